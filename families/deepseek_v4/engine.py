@@ -35,27 +35,39 @@ class Engine:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        geometry: Geometry,
+        config: dict[str, Any],
         stages: Any,
-        store: ExpertStore,
+        ledger: Ledger,
         *,
         context: int,
         prefill_chunk: int,
-        progress: Callable[[int], None] | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        self.geometry = geometry
+        """Check the checkpoint, reserve every byte in the ledger, then read the resident weights.
+
+        `config`: the parsed text config. `progress` is told (bytes done, bytes in all). Raises CheckpointError for tensors that
+        contradict the config, BudgetError when the RAM limit cannot hold one layer and one token's experts.
+        """
+        self.geometry = g = Geometry.from_config(config, str(checkpoint.path / "config.json"))
+        expert_format = check_experts(checkpoint, g)
+        tensor_bytes = {name: info.nbytes for name, info in checkpoint.tensors.items()}
+        record = record_layout(checkpoint, g, expert_format)
         self.context = context
-        self.prefill_chunk = prefill_chunk
+        self.prefill_chunk, items = fit_chunk(
+            ledger, lambda chunk: ledger_items(g, tensor_bytes, context=context, chunk=chunk, slab_bytes=record.slab_bytes), min(prefill_chunk, context)
+        )
+        reserve_all(ledger, items)
         self.position = 0
         self._stages = stages
-        self._experts = _Experts(store, stages, geometry)
-        self._weights = load_weights(checkpoint, geometry, stages, progress)
-        self._states = new_states(geometry, context, prefill_chunk)
-        self._scratch = Scratch(geometry, context, prefill_chunk)
-        self._score_rows = score_rows(geometry, context, prefill_chunk)
-        self._rope = _Rope(geometry, stages)
-        self._attention_scale = 1.0 / math.sqrt(geometry.head_dim)
-        self._index_scale = 1.0 / math.sqrt(geometry.index_dim * geometry.index_heads)
+        store = ExpertStore(checkpoint, record, ledger, minimum=g.experts_per_token, most=g.layers * g.experts)
+        self._experts = _Experts(store, stages, g)
+        self._weights = load_weights(checkpoint, g, stages, progress)
+        self._states = new_states(g, context, self.prefill_chunk)
+        self._scratch = Scratch(g, context, self.prefill_chunk)
+        self._score_rows = score_rows(g, context, self.prefill_chunk)
+        self._rope = _Rope(g, stages)
+        self._attention_scale = 1.0 / math.sqrt(g.head_dim)
+        self._index_scale = 1.0 / math.sqrt(g.index_dim * g.index_heads)
 
     def reset(self) -> None:
         """Forget the sequence."""
