@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coli.backends._host import rope_table
+from coli.backends.dispatch import Dispatcher, Weight
 from coli.engine.checkpoint import Checkpoint
 from coli.engine.ledger import Ledger
 from coli.engine.store import ExpertStore
@@ -36,7 +38,7 @@ class Engine:
         self,
         checkpoint: Checkpoint,
         config: dict[str, Any],
-        stages: Any,
+        stages: Dispatcher,
         ledger: Ledger,
         *,
         context: int,
@@ -65,7 +67,7 @@ class Engine:
         self._states = new_states(g, context, self.prefill_chunk)
         self._scratch = Scratch(g, context, self.prefill_chunk)
         self._score_rows = score_rows(g, context, self.prefill_chunk)
-        self._rope = _Rope(g, stages)
+        self._rope = _Rope(g)
         self._attention_scale = 1.0 / math.sqrt(g.head_dim)
         self._index_scale = 1.0 / math.sqrt(g.index_dim * g.index_heads)
 
@@ -77,7 +79,7 @@ class Engine:
         """Release native handles; idempotent."""
         self._experts.close()
         for handle in self._weights.handles:
-            handle.release()
+            handle.close()
 
     def forward(self, ids: npt.NDArray[np.int32], position: int, want: int) -> Floats:
         """Feed tokens at `position` and return the logits of the last `want` of them, [want, vocab].
@@ -295,8 +297,8 @@ class _Angles:
 
     def __init__(self, tables: _Rope, position: int, tokens: int) -> None:
         self._tables, self._position, self._tokens = tables, position, tokens
-        self.main = tables.table(tables.main, position, 1, tokens)
-        self.compressed = tables.table(tables.compressed, position, 1, tokens)
+        self.main = rope_table(tables.main, position, 1, tokens)
+        self.compressed = rope_table(tables.compressed, position, 1, tokens)
         self._windows: dict[int, tuple[Floats, Floats]] = {}
 
     def windows(self, ratio: int) -> tuple[Floats, Floats]:
@@ -305,16 +307,16 @@ class _Angles:
         if found is None:
             first = self._position // ratio
             closed = (self._position + self._tokens) // ratio - first
-            found = self._tables.table(self._tables.compressed, first * ratio, ratio, closed)
+            found = rope_table(self._tables.compressed, first * ratio, ratio, closed)
             self._windows[ratio] = found
         return found
 
 
 class _Rope:
-    def __init__(self, geometry: Geometry, stages: Any) -> None:
+    def __init__(self, geometry: Geometry) -> None:
         self.main = np.array(main_frequencies(geometry))
         self.compressed = np.array(compressed_frequencies(geometry))
-        self.table = stages.rope_table
+        
 
     def at(self, position: int, tokens: int) -> _Angles:
         return _Angles(self, position, tokens)
@@ -323,7 +325,7 @@ class _Rope:
 class _Experts:
     """Native handles of the experts in the store's slabs."""
 
-    def __init__(self, store: ExpertStore, stages: Any, geometry: Geometry) -> None:
+    def __init__(self, store: ExpertStore, stages: Dispatcher, geometry: Geometry) -> None:
         self._store, self._stages = store, stages
         self._limit = geometry.swiglu_limit
         self._handles: dict[int, tuple[int, Any, Any, Any]] = {}  # slab -> generation, w1, w3, w2
@@ -358,12 +360,12 @@ class _Experts:
         else:
             new = list(held[1:])
             for weight, p in zip(new, parts, strict=True):
-                weight.refill(p.name, p.codes, p.scales)
+                weight.refill(p.codes, p.scales)
         self._handles[record.slab] = bound = (record.generation, new[0], new[1], new[2])
         return bound
 
     def close(self) -> None:
         for _, *handles in self._handles.values():
             for handle in handles:
-                handle.release()
+                handle.close()
         self._handles.clear()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coli.backends.dispatch import Dispatcher, Format, Weight
 from coli.engine.checkpoint import Checkpoint
 from coli.engine.memory import aligned_bytes, aligned_matrix
 from coli.engine.safetensors import TensorInfo
@@ -19,8 +20,13 @@ from .layout import DenseTensor, dense_tensors, expert_shapes
 
 __all__ = ["Compressor", "Hyper", "Indexer", "Layer", "Weights", "check_experts", "load_weights", "weight_format"]
 
-FORMAT_F32, FORMAT_BF16, FORMAT_FP8, FORMAT_FP4 = 0, 1, 2, 3
-_MATMULS = {FORMAT_F32: "matmul_f32", FORMAT_BF16: "matmul_bf16", FORMAT_FP8: "matmul_fp8", FORMAT_FP4: "matmul_fp4"}
+_MATMULS = {
+    Format.F32: "matmul_f32",
+    Format.BF16: "matmul_bf16",
+    Format.FP8_BLOCK: "matmul_fp8",
+    Format.FP4_GROUP: "matmul_fp4",
+}
+_FORMATS = {"F32": Format.F32, "BF16": Format.BF16, "F8_E4M3": Format.FP8_BLOCK, "I8": Format.FP4_GROUP}
 
 Floats = npt.NDArray[np.float32]
 
@@ -29,7 +35,7 @@ Floats = npt.NDArray[np.float32]
 class Product:
     """A bound matrix and the stage that multiplies by it."""
 
-    weight: Any
+    weight: Weight
     stage: str
 
 
@@ -37,7 +43,7 @@ class Product:
 class Hyper:
     """mHC parameters of one site."""
 
-    fn: Any
+    fn: Weight
     scale: Floats
     base: Floats
 
@@ -91,27 +97,31 @@ class Layer:
 class Weights:
     """Every resident weight; `handles` are the native ones, for release."""
 
-    embed: Any
+    embed: Weight
     head: Product
     norm: Floats
     hc_head: Hyper
     layers: tuple[Layer, ...]
-    handles: tuple[Any, ...] = field(repr=False)
+    handles: tuple[Weight, ...] = field(repr=False)
 
 
 def load_weights(
-    checkpoint: Checkpoint, geometry: Geometry, stages: Any, progress: Callable[[int], None] | None = None
+    checkpoint: Checkpoint, geometry: Geometry, stages: Dispatcher, progress: Callable[[int, int], None] | None = None
 ) -> Weights:
-    """Read every resident tensor and bind it. `progress` is told the bytes of each tensor as it is done.
+    """Read every resident tensor and bind it. `progress` is told (bytes done, bytes in all) after each.
 
     Raises CheckpointError that names the tensor when one is missing or has another shape or type.
     """
     loader = _Loader(checkpoint, stages)
     table: dict[str, Any] = {}
-    for tensor in dense_tensors(geometry):
+    tensors = dense_tensors(geometry)
+    whole = sum(checkpoint.tensors[t.name].nbytes for t in tensors if t.name in checkpoint.tensors)
+    done = 0
+    for tensor in tensors:
         table[tensor.name] = loader.load(tensor, geometry)
+        done += checkpoint.tensors[tensor.name].nbytes
         if progress is not None:
-            progress(checkpoint.tensors[tensor.name].nbytes)
+            progress(done, whole)
     return Weights(
         embed=table["embed.weight"].weight,
         head=table["head.weight"],
@@ -171,10 +181,10 @@ def _layer(table: dict[str, Any], geometry: Geometry, layer: int) -> Layer:
 
 
 class _Loader:
-    def __init__(self, checkpoint: Checkpoint, stages: Any) -> None:
+    def __init__(self, checkpoint: Checkpoint, stages: Dispatcher) -> None:
         self._checkpoint = checkpoint
         self._stages = stages
-        self.handles: list[Any] = []
+        self.handles: list[Weight] = []
 
     def load(self, tensor: DenseTensor, geometry: Geometry) -> Any:
         info = _info(self._checkpoint, tensor.name)
@@ -187,14 +197,14 @@ class _Loader:
         rows, cols = tensor.shape if len(tensor.shape) == 2 else (1, tensor.shape[0])
         values = aligned_matrix(rows, cols)
         self._stages.dequantize(product.weight, 0, values)
-        product.weight.release()
+        product.weight.close()
         return values
 
     def _product(self, tensor: DenseTensor, info: TensorInfo) -> Product:
         format_ = weight_format(self._checkpoint, tensor.name, tensor.shape)
         codes = self._read(info)
         scales = None
-        if format_ in (FORMAT_FP8, FORMAT_FP4):
+        if format_ in (Format.FP8_BLOCK, Format.FP4_GROUP):
             scales = self._read(_info(self._checkpoint, _scale_name(tensor.name)))
         rows, cols = tensor.shape if len(tensor.shape) == 2 else (1, tensor.shape[0])
         return Product(self._stages.bind(tensor.name, format_, rows, cols, codes, scales), _MATMULS[format_])
@@ -219,36 +229,35 @@ class _Loader:
         return buffer
 
 
-def weight_format(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> int:
+def weight_format(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> Format:
     """Return the ABI format of a tensor from its type and scale, after checking both against [rows, cols]."""
     info = _info(checkpoint, name)
-    formats = {"F32": FORMAT_F32, "BF16": FORMAT_BF16, "F8_E4M3": FORMAT_FP8, "I8": FORMAT_FP4}
-    format_ = formats.get(info.dtype)
+    format_ = _FORMATS.get(info.dtype)
     if format_ is None:
         raise _mismatch(info, "one of F32, BF16, F8_E4M3 with scale, I8 (packed fp4) with scale")
     stored = shape
-    if format_ == FORMAT_FP4:
+    if format_ == Format.FP4_GROUP:
         stored = (shape[0], shape[1] // 2)
     if info.shape != stored:
         raise _mismatch(info, f"{info.dtype} {list(stored)}")
-    if format_ in (FORMAT_FP8, FORMAT_FP4):
+    if format_ in (Format.FP8_BLOCK, Format.FP4_GROUP):
         scale = _info(checkpoint, _scale_name(name), wanted_by=name)
-        grid = (shape[0], shape[1] // 32) if format_ == FORMAT_FP4 else (-(-shape[0] // 128), -(-shape[1] // 128))
+        grid = (shape[0], shape[1] // 32) if format_ == Format.FP4_GROUP else (-(-shape[0] // 128), -(-shape[1] // 128))
         if scale.dtype != "F8_E8M0" or scale.shape != grid:
             raise _mismatch(scale, f"F8_E8M0 {list(grid)}")
     return format_
 
 
-def check_experts(checkpoint: Checkpoint, geometry: Geometry) -> int:
+def check_experts(checkpoint: Checkpoint, geometry: Geometry) -> Format:
     """Check every routed expert's shapes and types; return the one format that they all have."""
-    found: dict[int, str] = {}
+    found: dict[Format, str] = {}
     shapes = expert_shapes(geometry)
     for layer in range(geometry.layers):
         for expert in range(geometry.experts):
             for part, shape in shapes.items():
                 name = f"layers.{layer}.ffn.experts.{expert}.{part}.weight"
                 found.setdefault(weight_format(checkpoint, name, shape), name)
-    if len(found) != 1 or not set(found) <= {FORMAT_FP8, FORMAT_FP4}:
+    if len(found) != 1 or not set(found) <= {Format.FP8_BLOCK, Format.FP4_GROUP}:
         raise CheckpointError(
             str(checkpoint.path),
             "all routed experts must be packed fp4 (I8) or all fp8 (F8_E4M3)",
