@@ -9,51 +9,44 @@ namespace coli_cpu {
 
 constexpr int kPassBytes = 512; /* weight bytes of one pass over all 32 lanes */
 
-/* kPiece: columns in 16 bytes. column<C>(words): the value in column C of each piece, words as load_pieces leaves them. */
+/* kPiece: columns in 16 bytes, kPerWord in a dword. next(word) gives the value of the lowest column left and drops it from the word:
+ * one body for all columns, so that the loop over them stays a loop. */
 struct Fp4 {
-  static constexpr int kPiece = 32;
+  static constexpr int kPiece = 32, kPerWord = 8, kScaleCols = 32;
   static constexpr bool kScaled = true;
   static constexpr uint32_t kBias = 1;
-  static constexpr int kScaleCols = 32;
-  template <int C>
-  static inline Floats column(const Words words[4]) {
-    return fp4_values<C % 8>(words[C / 8]);
+  static inline Floats next(Words *word) {
+    const Floats value = fp4_values(*word);
+    *word = shift_right<4>(*word);
+    return value;
   }
 };
 
 struct Fp8 {
-  static constexpr int kPiece = 16;
+  static constexpr int kPiece = 16, kPerWord = 4, kScaleCols = 128;
   static constexpr bool kScaled = true;
   static constexpr uint32_t kBias = 8;
-  static constexpr int kScaleCols = 128;
-  template <int C>
-  static inline Floats column(const Words words[4]) {
-    constexpr int byte = C % 4;
-    const Words word = words[C / 4];
-    if constexpr (byte == 3) return with_sign(fp8_magnitude(shift_right<4>(word)), word);
-    if constexpr (byte == 2) return with_sign(fp8_magnitude(shift_left<4>(word)), shift_left<8>(word));
-    if constexpr (byte == 1) return with_sign(fp8_magnitude(shift_left<12>(word)), shift_left<16>(word));
-    return with_sign(fp8_magnitude(shift_left<20>(word)), shift_left<24>(word));
+  static inline Floats next(Words *word) {
+    const Floats value = with_sign(fp8_magnitude(shift_left<20>(*word)), shift_left<24>(*word));
+    *word = shift_right<8>(*word);
+    return value;
   }
 };
 
 struct Bf16 {
-  static constexpr int kPiece = 8;
+  static constexpr int kPiece = 8, kPerWord = 2;
   static constexpr bool kScaled = false;
-  template <int C>
-  static inline Floats column(const Words words[4]) {
-    if constexpr (C % 2 == 1) return as_floats(and_words(words[C / 2], 0xffff0000u));
-    return as_floats(shift_left<16>(words[C / 2]));
+  static inline Floats next(Words *word) {
+    const Floats value = as_floats(shift_left<16>(*word));
+    *word = shift_right<16>(*word);
+    return value;
   }
 };
 
 struct F32 {
-  static constexpr int kPiece = 4;
+  static constexpr int kPiece = 4, kPerWord = 1;
   static constexpr bool kScaled = false;
-  template <int C>
-  static inline Floats column(const Words words[4]) {
-    return as_floats(words[C]);
-  }
+  static inline Floats next(Words *word) { return as_floats(*word); }
 };
 
 template <class Format>
@@ -72,7 +65,6 @@ struct PassTail {
   uint8_t bytes[kPassBytes];
 };
 
-template <class Format>
 inline const uint8_t *pass_codes(const uint8_t *row, int64_t row_bytes, int64_t pass, PassTail *tail) {
   const uint8_t *at = row + pass * kPassBytes;
   const int64_t left = row_bytes - pass * kPassBytes;

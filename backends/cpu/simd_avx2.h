@@ -55,10 +55,9 @@ static inline Floats load_factors(const uint8_t *scales, uint32_t bias) {
 }
 
 /* A table of eight magnitudes, of whose index the instruction reads three bits; the sign is the fourth. */
-template <int N>
 static inline Floats fp4_values(Words codes) {
   const __m256 table = _mm256_setr_ps(0.0f, 0.25f, 0.5f, 0.75f, 1.0f, 1.5f, 2.0f, 3.0f);
-  return with_sign(_mm256_permutevar8x32_ps(table, _mm256_srli_epi32(codes, 4 * N)), _mm256_slli_epi32(codes, 28 - 4 * N));
+  return with_sign(_mm256_permutevar8x32_ps(table, codes), _mm256_slli_epi32(codes, 28));
 }
 
 static inline float reduce_register(Floats v) {

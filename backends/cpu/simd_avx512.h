@@ -55,11 +55,10 @@ static inline Floats load_factors(const uint8_t *scales, uint32_t bias) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(static_cast<int>(bias))), 23));
 }
 
-/* e2m1 / 2 of nibble N of each dword: a table of 16, of whose index the instruction reads four bits. */
-template <int N>
+/* e2m1 / 2 of the lowest nibble of each dword: a table of 16, of whose index the instruction reads four bits. */
 static inline Floats fp4_values(Words codes) {
   const __m512 table = _mm512_setr_ps(0.0f, 0.25f, 0.5f, 0.75f, 1.0f, 1.5f, 2.0f, 3.0f, -0.0f, -0.25f, -0.5f, -0.75f, -1.0f, -1.5f, -2.0f, -3.0f);
-  return _mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4 * N), table);
+  return _mm512_permutexvar_ps(codes, table);
 }
 
 /* The last four levels of the tree (16 lanes in order of element): pieces apart by 8 and 4 are k apart by 2 and 1. */

@@ -77,11 +77,10 @@ static inline Floats load_factors(const uint8_t *scales, uint32_t bias) {
   return made;
 }
 
-template <int N>
 static inline Floats fp4_values(Words codes) {
   static const float table[16] = {0.0f, 0.25f, 0.5f, 0.75f, 1.0f, 1.5f, 2.0f, 3.0f, -0.0f, -0.25f, -0.5f, -0.75f, -1.0f, -1.5f, -2.0f, -3.0f};
   Floats made;
-  COLI_EACH made.at[lane] = table[codes.at[lane] >> (4 * N) & 15u];
+  COLI_EACH made.at[lane] = table[codes.at[lane] & 15u];
   return made;
 }
 
