@@ -1,9 +1,9 @@
 """Tensor name patterns: a small language without regular expressions, so that overlap can be decided exactly.
 
-A pattern is a dotted name. `{layer}` and `{expert}` stand for one whole segment that is a decimal number, `{a|b.c}` for one
-of several texts, `*` for one whole segment, `**` (last) for one or more segments. Choices are expanded before anything else,
-so what is left is a tuple of segments, and two patterns overlap if and only if a name exists that fits both, segment by
-segment.
+A pattern is a dotted name. `{layer}` and `{expert}` stand for one whole segment that is a decimal number, `{a|b.c}`
+for one of several texts, `*` for one whole segment, `**` (last) for one or more segments. Choices are expanded before
+anything else, so what is left is a tuple of segments, and two patterns overlap if and only if a name exists that fits
+both, segment by segment.
 """
 
 from __future__ import annotations
