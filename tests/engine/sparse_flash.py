@@ -1,7 +1,7 @@
-"""Header-only checkpoints of the real Flash geometry: sparse files of the real names, shapes and sizes that use no disk.
+"""Header-only checkpoints of the real Flash geometry: sparse files of real names, shapes and sizes that use no disk.
 
-Names and shapes as published for DeepSeek-V4-Flash (69187 tensors, 46 files) and, for the draft part of Flash-0731, names in the
-manner of that release (`mtp.0` to `mtp.2`, 48 files).
+Names and shapes as published for DeepSeek-V4-Flash (69187 tensors, 46 files) and, for the draft part of Flash-0731,
+names in the manner of that release (`mtp.0` to `mtp.2`, 48 files).
 """
 
 from __future__ import annotations

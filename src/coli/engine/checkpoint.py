@@ -44,7 +44,7 @@ class _Index(msgspec.Struct):
 
 
 def read_json(path: Path, limit: int = CONFIG_LIMIT_BYTES) -> dict[str, Any]:
-    """Read a JSON object of at most ``limit`` bytes. Raises CheckpointError naming the file and the place of the fault."""
+    """Read a JSON object of at most ``limit`` bytes. Raises CheckpointError naming the file and the fault."""
     try:
         value = msgspec.json.decode(_read_text(path, limit))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError) as error:
@@ -67,7 +67,10 @@ def _read_text(path: Path, limit: int) -> bytes:
         ) from error
     if len(raw) > limit:
         raise CheckpointError(
-            str(path), "the file is larger than such a file can be", expected=f"at most {limit} bytes", code="checkpoint.json"
+            str(path),
+            "the file is larger than such a file can be",
+            expected=f"at most {limit} bytes",
+            code="checkpoint.json",
         )
     return raw
 
@@ -100,8 +103,9 @@ def canonical_name(name: str) -> str:
 class Checkpoint:
     """An open checkpoint. ``tensors``: canonical name to place. ``notes``: what was odd but harmless.
 
-    A context manager. Reads may come from several threads; a file is opened at its first read, so at most one descriptor a shard
-    is held. ``config`` and ``generation_config`` are the decoded files (None when there is no generation_config.json).
+    A context manager. Reads may come from several threads; a file is opened at its first read, so at most one
+    descriptor a shard is held. ``config`` and ``generation_config`` are the decoded files (None when there is no
+    generation_config.json).
     """
 
     def __init__(
@@ -144,7 +148,9 @@ class Checkpoint:
     def __enter__(self) -> Checkpoint:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __getitem__(self, name: str) -> TensorInfo:
@@ -179,7 +185,8 @@ class Checkpoint:
     def read_run(self, infos: Sequence[TensorInfo], views: Sequence[memoryview]) -> None:
         """Read tensors that lie one after another in one file, each into its own view of exactly its size.
 
-        One system call, unless the system cuts it short. Raises CheckpointError naming the first tensor that came short.
+        One system call, unless the system cuts it short. Raises CheckpointError naming the first tensor that came
+        short.
         """
         path, offset = infos[0].path, infos[0].offset
         descriptor = self._descriptor(path)
@@ -255,7 +262,9 @@ def _read_index(folder: Path) -> _Index | None:
             code="checkpoint.index",
         ) from error
     if not index.weight_map:
-        raise CheckpointError(str(path), "the weight_map is empty", fix="download this file again", code="checkpoint.index")
+        raise CheckpointError(
+            str(path), "the weight_map is empty", fix="download this file again", code="checkpoint.index"
+        )
     for name in set(index.weight_map.values()):
         # An index is untrusted: it must not make the program open files outside of the folder.
         if Path(name).name != name or "\\" in name or "\0" in name or not name.endswith(".safetensors"):
@@ -281,7 +290,9 @@ def _single_file(folder: Path) -> str:
             fix="download model.safetensors.index.json from the same place",
             code="checkpoint.missing-index",
         )
-    others = [name for name in present if name.endswith((".safetensors", ".bin", ".pt", ".pth", ".gguf", ".incomplete"))]
+    others = [
+        name for name in present if name.endswith((".safetensors", ".bin", ".pt", ".pth", ".gguf", ".incomplete"))
+    ]
     raise CheckpointError(
         str(folder),
         "the folder holds no weights",
@@ -311,7 +322,8 @@ def _read_headers(folder: Path, names: Sequence[str]) -> dict[str, Header]:
             CheckpointError(
                 str(folder),
                 f"{len(missing)} of {len(names)} weight files are missing",
-                observed=f"not there: {', '.join(missing[:20])}" + (f" and {len(missing) - 20} more" if len(missing) > 20 else ""),
+                observed=f"not there: {', '.join(missing[:20])}"
+                + (f" and {len(missing) - 20} more" if len(missing) > 20 else ""),
                 fix=f"download just {'that file' if len(missing) == 1 else 'those files'}, for example "
                 f"`hf download REPOSITORY {missing[0]} --local-dir {folder}`",
                 code="checkpoint.missing-shard",
@@ -339,7 +351,9 @@ def _combined(folder: Path, problems: Sequence[CheckpointError]) -> CheckpointEr
     )
 
 
-def _join(folder: Path, headers: Mapping[str, Header], index: _Index | None, notes: list[Note]) -> dict[str, TensorInfo]:
+def _join(
+    folder: Path, headers: Mapping[str, Header], index: _Index | None, notes: list[Note]
+) -> dict[str, TensorInfo]:
     """Join the headers into one table; where the index says something else, the headers are right."""
     weight_map: Mapping[str, str] = index.weight_map if index else {}
     found: dict[str, str] = {}
@@ -352,7 +366,9 @@ def _join(folder: Path, headers: Mapping[str, Header], index: _Index | None, not
             if name in found:  # two files hold it: only the index can tell which one counts
                 if claimed not in (file, found[name]):
                     raise _twice(folder, name, found[name], file)
-                notes.append(Note("checkpoint.tensor-twice", name, f"in {found[name]} and {file}; the index names {claimed}"))
+                notes.append(
+                    Note("checkpoint.tensor-twice", name, f"in {found[name]} and {file}; the index names {claimed}")
+                )
                 if claimed != file:
                     continue
             unlisted += index is not None and claimed is None
@@ -369,7 +385,9 @@ def _join(folder: Path, headers: Mapping[str, Header], index: _Index | None, not
                 )
             tensors[canonical] = info if canonical == name else msgspec.structs.replace(info, name=canonical)
     if unlisted:
-        notes.append(Note("checkpoint.unlisted-tensors", _INDEX, f"{unlisted} tensors in the files are not in the index"))
+        notes.append(
+            Note("checkpoint.unlisted-tensors", _INDEX, f"{unlisted} tensors in the files are not in the index")
+        )
     if index is not None:
         _compare(folder, index, found, tensors, notes)
     return tensors
@@ -397,7 +415,9 @@ def _compare(
             f"{len(absent)} tensors of the index are in none of the weight files",
             observed=shown
             + (f" and {len(absent) - 10} more" if len(absent) > 10 else "")
-            + (f"; {len(misplaced)} others are in another file than it says, first {misplaced[0]}" if misplaced else ""),
+            + (
+                f"; {len(misplaced)} others are in another file than it says, first {misplaced[0]}" if misplaced else ""
+            ),
             fix="index and weight files are of different releases: download both again",
             code="checkpoint.absent-tensor",
         )

@@ -62,8 +62,8 @@ class _Tier:
 class Ledger:
     """Keep the sum of all grants of a tier at or below its limit.
 
-    ``limits``: bytes by tier; a tier that is missing or None has no limit. ``options``: the option that raises a tier's limit, for
-    error texts.
+    ``limits``: bytes by tier; a tier that is missing or None has no limit. ``options``: the option that raises a tier's
+    limit, for error texts.
     """
 
     def __init__(self, limits: Mapping[str, int | None], *, options: Mapping[str, str] = _OPTIONS) -> None:
@@ -135,7 +135,8 @@ class Ledger:
         return BudgetError(
             item.name,
             f"it does not fit the {item.tier} budget",
-            observed=f"{need} bytes needed; {tier.reserved} of {tier.limit} bytes are reserved" + (f" ({held})" if held else ""),
+            observed=f"{need} bytes needed; {tier.reserved} of {tier.limit} bytes are reserved"
+            + (f" ({held})" if held else ""),
             expected=f"at most {max(0, (tier.limit or 0) - tier.reserved)} bytes",
             fix=(f"{option} {least}B or more" if option else f"a {item.tier} budget of {least} bytes or more")
             + (", or a smaller context" if item.per_token else ""),

@@ -80,7 +80,10 @@ def _snapshot(repository: Path) -> Path:
             revision = file.read(256).decode("utf-8", "replace").strip()
         if not _REVISION.fullmatch(revision):
             raise CheckpointError(
-                str(reference), "this is not the name of a revision", observed=repr(revision), code="checkpoint.revision"
+                str(reference),
+                "this is not the name of a revision",
+                observed=repr(revision),
+                code="checkpoint.revision",
             )
     elif len(snapshots) == 1:
         revision = snapshots[0]
@@ -107,8 +110,9 @@ def _snapshot(repository: Path) -> Path:
 def child(folder: Path, name: str) -> Path:
     """Return the file that ``name`` in ``folder`` stands for, after links.
 
-    Systems without symbolic links hold a snapshot's links as small text files: followed too, into the repository's own blobs.
-    Raises CheckpointError for a link whose target is not there, with the bytes of an unfinished download beside it.
+    Systems without symbolic links hold a snapshot's links as small text files: followed too, into the repository's own
+    blobs. Raises CheckpointError for a link whose target is not there, with the bytes of an unfinished download beside
+    it.
     """
     path = folder / name
     target = path

@@ -1,9 +1,9 @@
 """Header of one safetensors file: parsed under hard limits, checked by the rules of the reference library.
 
-The rules are those of `safetensors` 0.8. Four things that its JSON parser lets pass are refused here, because the format
-description forbids them or no writer makes them: a header that does not start with `{`, a tensor name that occurs twice, and a
-tensor written as an array or its dtype as an object. Two are let pass: `-0` reads as 0, and values of unknown fields of a
-tensor are skipped without a look at their depth or range.
+The rules are those of `safetensors` 0.8. Four things that its JSON parser lets pass are refused here, because the
+format description forbids them or no writer makes them: a header that does not start with `{`, a tensor name that
+occurs twice, and a tensor written as an array or its dtype as an object. Two are let pass: `-0` reads as 0, and values
+of unknown fields of a tensor are skipped without a look at their depth or range.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ _decode_metadata = msgspec.json.Decoder(dict[str, str] | None).decode
 def read_header(path: Path | str) -> Header:
     """Read and check the header of a safetensors file; no weight is read.
 
-    Allocates in proportion to the header, which is at most 100 MB and never longer than the file. Raises CheckpointError, with
-    the file and the tensor, for every file that the reference library refuses.
+    Allocates in proportion to the header, which is at most 100 MB and never longer than the file. Raises
+    CheckpointError, with the file and the tensor, for every file that the reference library refuses.
     """
     path = Path(path)
     if path.name.endswith(".incomplete"):
@@ -113,7 +113,10 @@ def read_header(path: Path | str) -> Header:
             raw = _read_exactly(path, file, length)
     except OSError as error:
         raise CheckpointError(
-            str(path), "the weight file cannot be read", observed=error.strerror or str(error), code="checkpoint.unreadable"
+            str(path),
+            "the weight file cannot be read",
+            observed=error.strerror or str(error),
+            code="checkpoint.unreadable",
         ) from error
     entries, metadata = _parse(path, raw)
     tensors, data_bytes = _place(path, entries, _LENGTH_BYTES + length)
@@ -158,7 +161,9 @@ def _header_length(path: Path, start: bytes, file_bytes: int) -> int:
     )
 
 
-_LFS_POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/[^\n]*\n(?:[^\n]*\n)*?size (\d{1,20})\s*", re.ASCII)
+_LFS_POINTER = re.compile(
+    rb"version https://git-lfs\.github\.com/spec/[^\n]*\n(?:[^\n]*\n)*?size (\d{1,20})\s*", re.ASCII
+)
 _FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"GGUF", "a GGUF file"),
     (b"PK\x03\x04", "a zip archive, as PyTorch writes its .bin and .pt files"),
@@ -190,7 +195,9 @@ def _refuse_other_content(path: Path, start: bytes, file_bytes: int) -> None:
             fix="download the file itself (log in first, if the model asks for it)",
             code="checkpoint.html-page",
         )
-    if lower.startswith((b'{"error', b"entry not found", b"invalid username", b"access to model", b"repository not found")):
+    if lower.startswith(
+        (b'{"error', b"entry not found", b"invalid username", b"access to model", b"repository not found")
+    ):
         raise CheckpointError(
             str(path),
             "this is a server's error message that was saved in the place of the weights",
@@ -250,7 +257,11 @@ def _parse(path: Path, raw: bytes) -> tuple[dict[str, _Entry], dict[str, str]]:
             else:
                 entries[name] = _decode_entry(value)
     except msgspec.ValidationError as error:
-        rule = "__metadata__ must be an object of strings" if name == _METADATA else "a tensor needs dtype, shape and data_offsets"
+        rule = (
+            "__metadata__ must be an object of strings"
+            if name == _METADATA
+            else "a tensor needs dtype, shape and data_offsets"
+        )
         raise _bad_header(path, rule, str(error), name) from error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError) as error:
         raise _bad_header(path, "the header must be a JSON object in UTF-8", str(error)) from error
@@ -261,8 +272,9 @@ def _parse(path: Path, raw: bytes) -> tuple[dict[str, _Entry], dict[str, str]]:
 def _refuse_duplicates(path: Path, raw: bytes, tensors: int) -> None:
     """Refuse a key that occurs twice: a decoder keeps the last one silently.
 
-    Without escapes each key occurs in the raw text at least as often as it is used, so equal counts prove that nothing is
-    doubled. Only a header where they differ (a doubled key, an escape, a tensor named like a key) is parsed a second time.
+    Without escapes each key occurs in the raw text at least as often as it is used, so equal counts prove that nothing
+    is doubled. Only a header where they differ (a doubled key, an escape, a tensor named like a key) is parsed a second
+    time.
     """
     keys = (b'"data_offsets"', b'"dtype"', b'"shape"')
     if b"\\" not in raw and all(raw.count(key) == tensors for key in keys) and raw.count(b'"__metadata__"') <= 1:
@@ -343,7 +355,12 @@ def _misplaced(path: Path, name: str, entry: _Entry, end: int, previous: str) ->
     if first < 0 or last < first or last > _U64_MAX:
         rule, code, expected = "offsets must be ascending and below 2^64", "checkpoint.offsets", None
     elif first < end:
-        rule, code, expected, other = "two tensors share the same bytes", "checkpoint.overlap", f"a start at {end}", previous
+        rule, code, expected, other = (
+            "two tensors share the same bytes",
+            "checkpoint.overlap",
+            f"a start at {end}",
+            previous,
+        )
     else:
         rule, code, expected = "bytes before this tensor belong to none", "checkpoint.hole", f"a start at {end}"
     return CheckpointError(

@@ -30,8 +30,9 @@ ExpertTensors = Mapping[str, tuple[str, "str | None"]]
 class HeldExpert(NamedTuple):
     """One pinned expert.
 
-    ``slot`` says which slab holds it; ``generation`` changes whenever the bytes of that slab do, so a handle bound to the slab
-    must be refilled when its generation is another. ``parts``: part to raw bytes of codes and scales, uint8 [nbytes] each.
+    ``slot`` says which slab holds it; ``generation`` changes whenever the bytes of that slab do, so a handle bound to
+    the slab must be refilled when its generation is another. ``parts``: part to raw bytes of codes and scales, uint8
+    [nbytes] each.
     """
 
     expert: int
@@ -73,9 +74,9 @@ def _places(checkpoint: Checkpoint, tensors: ExpertTensors) -> list[TensorInfo]:
 class ExpertStore:
     """Keep as many experts in memory as the ledger grants; the bytes are the same for every capacity.
 
-    ``experts``: the tensors of every expert. ``item``: its unit is one slab, ``minimum`` the experts of one token. ``readers``:
-    threads that read misses. One caller at a time. Raises BudgetError when the minimum does not fit, CheckpointError for a missing
-    tensor or a failed read. The files stay the checkpoint's: close the store first.
+    ``experts``: the tensors of every expert. ``item``: its unit is one slab, ``minimum`` the experts of one token.
+    ``readers``: threads that read misses. One caller at a time. Raises BudgetError when the minimum does not fit,
+    CheckpointError for a missing tensor or a failed read. The files stay the checkpoint's: close the store first.
     """
 
     def __init__(
@@ -127,7 +128,9 @@ class ExpertStore:
         found = [self._recent[key] for key in keys if key in self._recent]
         pinned = sum(1 for slot in self._slots if slot.pins) + sum(1 for slot in found if not self._slots[slot].pins)
         if pinned + len(misses) > self.capacity:
-            raise ValueError(f"{pinned + len(misses)} experts cannot be held at once: the store has {self.capacity} slabs")
+            raise ValueError(
+                f"{pinned + len(misses)} experts cannot be held at once: the store has {self.capacity} slabs"
+            )
         for slot in found:
             self._slots[slot].pins += 1
         filled: dict[ExpertKey, int] = {}
@@ -198,11 +201,11 @@ class ExpertStore:
         return slot
 
     def _fill(self, filled: Mapping[ExpertKey, int]) -> None:
-        jobs = []
+        jobs: list[tuple[list[TensorInfo], list[memoryview]]] = []
         for key, slot in filled.items():
             infos = _places(self._checkpoint, self._experts[key])
             self._shape(slot, self._experts[key], infos)
-            jobs.extend((run, views) for run, views in self._runs(slot, infos))
+            jobs.extend(self._runs(slot, infos))
         if self._readers > 1 and len(jobs) > 1:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._readers, thread_name_prefix="coli-read")
@@ -227,7 +230,8 @@ class ExpertStore:
         views = [slab[offset : offset + info.nbytes] for offset, info in zip(offsets, infos, strict=True)]
         scales = iter(views[len(tensors) :])
         state.parts = {
-            part: (views[i], None if names[1] is None else next(scales)) for i, (part, names) in enumerate(tensors.items())
+            part: (views[i], None if names[1] is None else next(scales))
+            for i, (part, names) in enumerate(tensors.items())
         }
         state.shape = shape
 
