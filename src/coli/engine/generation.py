@@ -21,7 +21,7 @@ class ForwardPass(Protocol):
     """What the loop needs of an engine."""
 
     def forward(self, ids: Sequence[int], position: int, want: int) -> NDArray[np.float32]:
-        """Run ``ids`` at ``position`` and after; return the logits of the last ``want``: [want, vocabulary]."""
+        """Run ``ids`` from ``position`` on; return the logits of the last ``want``: [want, vocabulary]."""
 
 
 class _Spelling(Protocol):
@@ -30,7 +30,7 @@ class _Spelling(Protocol):
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds. ``ttft_s``: from the start to the first token; ``decode_s``: all later ones, without the consumer's time."""
+    """Seconds. ``ttft_s``: from the start to the first token; ``decode_s``: all later ones, consumer not counted."""
 
     prefill_s: float
     decode_s: float
@@ -81,10 +81,14 @@ class TokenStream:
                 fix="shorten it, or give a larger --ctx",
                 code="usage.context",
             )
-        self.token_ids: list[int] = [] self.finish_reason: str | None = None self._prefill_s = self._decode_s = 0.0
-        self._ttft_s: float | None = None self._stopped = False self._clock = clock room = max_tokens if context is None
-        else min(max_tokens, context - len(prompt)) self._tokens: Generator[int, None, None] = self._run(engine,
-        list(prompt), choose, room, frozenset(eos_ids), cancelled)
+        self.token_ids: list[int] = []
+        self.finish_reason: str | None = None
+        self._prefill_s = self._decode_s = 0.0
+        self._ttft_s: float | None = None
+        self._stopped = False
+        self._clock = clock
+        room = max_tokens if context is None else min(max_tokens, context - len(prompt))
+        self._tokens = self._run(engine, list(prompt), choose, room, frozenset(eos_ids), cancelled)
 
     def __iter__(self) -> Iterator[int]:
         return self

@@ -163,7 +163,7 @@ class ExpertStore:
             self._slots[expert.slot].pins -= 1
 
     def groups(self, layer: int, ids: Iterable[int]) -> Iterator[list[HeldExpert]]:
-        """Yield the distinct experts ``ids`` by ascending id in groups that fit; each is held until the next is asked for."""
+        """Yield the distinct ``ids`` ascending in groups that fit, each held until the next is asked for."""
         ordered = sorted(set(ids))
         for start in range(0, len(ordered), max(1, self.capacity)):
             held = self.acquire(layer, ordered[start : start + self.capacity])

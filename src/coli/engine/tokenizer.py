@@ -95,7 +95,7 @@ class Tokenizer:
         return ids
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes that a token stands for, perhaps part of a character. Raises UsageError for an unknown id."""
+        """Return the bytes of a token, perhaps part of a character. Raises UsageError for an unknown id."""
         known = self._bytes.get(token)
         if known is None:
             known = self._bytes[token] = self._spell(token)
