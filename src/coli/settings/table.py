@@ -5,7 +5,7 @@ Options of the command line, their help texts, `coli config show` and the table 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coli.settings.kinds import FLAG, IDS, PATH, PATHS, SIZE, TEXT, TEXTS, Kind, integer, number
@@ -53,7 +53,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "backend",
-        PATH,
+        replace(PATH, metavar="NAME|FILE"),
         None,
         "Force a compute backend: its name, for example cpu-portable, or a library file.",
         "--backend",
@@ -151,7 +151,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--max-tokens",
         "COLI_MAX_TOKENS",
         "max_tokens",
-        (*_TALK, "demo"),
+        _TALK,
     ),
     Setting(
         "temperature",
@@ -205,7 +205,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--seed",
         "COLI_SEED",
         "seed",
-        (*_TALK, "demo"),
+        _TALK,
     ),
     Setting(
         "stop",
