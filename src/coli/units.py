@@ -28,7 +28,7 @@ _LIMIT = 1 << 62  # bytes; anything above is a typing error, and int64 arithmeti
 def parse_size(text: str, subject: str = "size") -> int:
     """Return the bytes that ``text`` names.
 
-    ``12GiB``, ``12GB``, ``512MiB``, ``1.5GiB``; a bare number is GiB. ``subject`` names the option in the error. Raises UsageError.
+    ``12GiB``, ``12GB``, ``512MiB``, ``1.5GiB``; a bare number is GiB. ``subject`` names the option in the UsageError.
     """
     match = _SIZE.fullmatch(text.strip())
     unit = match.group(2).lower() if match else ""
@@ -56,7 +56,7 @@ def _suggest(match: re.Match[str] | None) -> str | None:
 
 
 def render_size(nbytes: int) -> str:
-    """Return ``nbytes`` with the largest fitting binary unit and at most one decimal, for example ``5.6MiB`` or ``12GiB``."""
+    """Return ``nbytes`` in the largest fitting binary unit, with at most one decimal: ``5.6MiB``, ``12GiB``."""
     sign, value = ("-", -nbytes) if nbytes < 0 else ("", nbytes)
     power = 0
     # 1023.95 and more would print as 1024.0 of the smaller unit.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,7 +88,12 @@ class FakeModel:
         return {
             "family": "deepseek_v4",
             "variant": "tiny",
-            "backend": {"name": "cpu-x86-64-v4", "path": "/lib/libcoli_cpu_x86_64_v4.so", "device": "cpu", "why": "best"},
+            "backend": {
+                "name": "cpu-x86-64-v4",
+                "path": "/lib/libcoli_cpu_x86_64_v4.so",
+                "device": "cpu",
+                "why": "best",
+            },
             "memory": {"limit_bytes": 12 << 30, "peak_bytes": 5 << 20},
         }
 
@@ -135,8 +139,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     def call(*arguments: str, stdin: str | bytes = "") -> Run:
         data = stdin.encode() if isinstance(stdin, str) else stdin
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
-        with contextlib.suppress(SystemExit):
-            code = main(arguments)
+        code = main(arguments)
         captured = capsys.readouterr()
         return Run(code, captured.out, captured.err)
 

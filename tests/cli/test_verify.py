@@ -56,9 +56,7 @@ def test_same(run: Any, model: Any, form: str, request: pytest.FixtureRequest) -
 
 
 @pytest.mark.parametrize(("form", "compared"), [("oracle_form", 5 * 256), ("demo_form", 256 + 15)])
-def test_largest_logit_error(
-    run: Any, model: Any, form: str, compared: int, request: pytest.FixtureRequest
-) -> None:
+def test_largest_logit_error(run: Any, model: Any, form: str, compared: int, request: pytest.FixtureRequest) -> None:
     model.shift = 0.5
     done = run("verify", "m", "--json", "--reference", request.getfixturevalue(form))
     document = json.loads(done.out)

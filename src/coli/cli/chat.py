@@ -60,7 +60,9 @@ def _talk(model: Model, settings: Resolved, output: Terminal, notes: Terminal) -
     conversation = Conversation(settings["system"], settings["thinking"])
     interactive = sys.stdin.isatty()
     if interactive:
-        with contextlib.suppress(ImportError):  # absent on Windows: then there is no line editing, and nothing else changes
+        with contextlib.suppress(
+            ImportError
+        ):  # absent on Windows: then there is no line editing, and nothing else changes
             import readline  # noqa: F401
     while True:
         try:
@@ -115,7 +117,9 @@ def _obey(line: str, conversation: Conversation, model: Model, notes: Terminal) 
     elif name == "/system":
         conversation.system = rest or None
         conversation.reset()
-        notes.line("the conversation is empty" + (", with this system message" if rest else ", without a system message"))
+        notes.line(
+            "the conversation is empty" + (", with this system message" if rest else ", without a system message")
+        )
     elif name == "/thinking" and rest in ("on", "off"):
         conversation.thinking = rest == "on"
         notes.line(f"thinking is {rest}")

@@ -40,7 +40,7 @@ class Conversation:
         self._turns += [{"role": "user", "content": question}, turn]
 
     def save(self, name: str) -> None:
-        """Write the conversation as JSON to the new file ``name``. Raises UsageError when it exists or cannot be written."""
+        """Write the conversation as JSON to the new file ``name``. Raises UsageError when that cannot be done."""
         path = Path(name).expanduser()
         text = json.dumps({"system": self.system, "messages": self._turns}, ensure_ascii=False, indent=2) + "\n"
         try:

@@ -73,9 +73,11 @@ def _describe(error: Exception) -> tuple[str, dict[str, str | int | None], int]:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "coli"
         message = " ".join(error.format_message().split())
         text = f"{where}: {message}\n  fix:      see {where} --help"
-        return text, ColiError(where, message, fix=f"see {where} --help", code="usage").as_dict() | {
-            "exit_code": EXIT_USAGE
-        }, EXIT_USAGE
+        return (
+            text,
+            ColiError(where, message, fix=f"see {where} --help", code="usage").as_dict() | {"exit_code": EXIT_USAGE},
+            EXIT_USAGE,
+        )
     if isinstance(error, OSError) and error.errno is not None:
         subject = str(error.filename) if error.filename is not None else "output"
         refusal = ColiError(subject, os.strerror(error.errno), fix=_OS_FIXES.get(error.errno), code="os")

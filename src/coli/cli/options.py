@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from coli.settings import SETTINGS, Resolved, Setting, resolve
+from coli.settings import SETTINGS, Setting, resolve
 
 __all__ = ["with_settings"]
 
@@ -32,21 +32,21 @@ def with_settings(reader: str) -> Callable[[Callable[..., Any]], Callable[..., A
                 click.echo(f"note: {note}", err=True)
             return function(settings=settings, **parameters)
 
+        decorated: Callable[..., Any] = wrapper
         for setting in reversed(mine):
-            wrapper = _option(setting)(wrapper)
-        return wrapper
+            decorated = _option(setting, str(setting.option))(decorated)
+        return decorated
 
     return decorate
 
 
-def _option(setting: Setting) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    assert setting.option is not None
+def _option(setting: Setting, option: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     kind = setting.kind
     if kind.flag:
         # None, not False, when absent: the variable or the file may say yes.
-        return click.option(setting.option, setting.name, is_flag=True, default=None, help=setting.help)
+        return click.option(option, setting.name, is_flag=True, default=None, help=setting.help)
     shown = setting.unset if setting.default is None else kind.show(setting.default)
     help_text = f"{setting.help}  [default: {shown}]" if shown not in ("", "-") else setting.help
     return click.option(
-        setting.option, setting.name, metavar=kind.metavar, multiple=kind.multiple, default=None, help=help_text
+        option, setting.name, metavar=kind.metavar, multiple=kind.multiple, default=None, help=help_text
     )

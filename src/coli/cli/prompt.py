@@ -19,7 +19,9 @@ def read_prompt(argument: str | None, *, has_ids: bool, has_chat_options: bool, 
     """
     if has_chat_options and (raw or has_ids):
         what = "--ids" if has_ids else "--raw"
-        raise UsageError(what, "cannot be combined with --system or --thinking", fix="leave one out", code="usage.prompt")
+        raise UsageError(
+            what, "cannot be combined with --system or --thinking", fix="leave one out", code="usage.prompt"
+        )
     if has_ids:
         if argument is not None:
             raise UsageError("--ids", "cannot be combined with a prompt", fix="leave one out", code="usage.prompt")

@@ -23,7 +23,7 @@ _IDS_LIMIT = 1 << 20  # ids of one prompt
 
 @dataclass(frozen=True)
 class Block:
-    """Hold expected logits of consecutive positions: ``logits`` [n, vocab], or [n, k] with their token ``ids`` [n, k]."""
+    """Hold expected logits of consecutive positions: ``logits`` [n, vocab], or [n, k] of the token ``ids`` [n, k]."""
 
     position: int
     logits: NDArray[np.float32]
@@ -32,7 +32,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Reference:
-    """Hold one prompt: its ids, the greedy answer, the most probable token per prompt position where known, and logits."""
+    """Hold one prompt: ids, greedy answer, where known the most probable token per prompt position, and logits."""
 
     name: str
     ids: tuple[int, ...]
@@ -81,7 +81,9 @@ def _read_json(path: Path) -> list[dict[str, Any]]:
     try:
         prompts = json.loads(raw)["prompts"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _refuse(path, "is not a reference", f"{type(error).__name__}: {error}", 'an object with "prompts"') from None
+        raise _refuse(
+            path, "is not a reference", f"{type(error).__name__}: {error}", 'an object with "prompts"'
+        ) from None
     if not isinstance(prompts, list) or not prompts or not all(isinstance(prompt, dict) for prompt in prompts):
         raise _refuse(path, "is not a reference", expected='"prompts": a list of at least one object')
     return prompts
@@ -133,13 +135,13 @@ def _reference(path: Path, prompt: dict[str, Any], arrays: dict[str, NDArray[Any
     return Reference(name, ids, greedy, top1, tuple(blocks))
 
 
-def _block(
-    name: str, position: int, logits: NDArray[Any], most_rows: int, picks: NDArray[Any] | None = None
-) -> Block:
+def _block(name: str, position: int, logits: NDArray[Any], most_rows: int, picks: NDArray[Any] | None = None) -> Block:
     import numpy as np
 
     if logits.ndim != 2 or logits.dtype != np.float32 or not 0 < len(logits) <= most_rows or logits.shape[1] == 0:
-        raise _refuse(name, "has a wrong shape or type", f"{logits.dtype} {logits.shape}", f"float32, up to {most_rows} rows")
+        raise _refuse(
+            name, "has a wrong shape or type", f"{logits.dtype} {logits.shape}", f"float32, up to {most_rows} rows"
+        )
     if picks is None and name.endswith("top5_logits"):
         raise _refuse(name, "has no token ids beside it", expected=name.replace("_logits", "_ids"))
     if picks is not None and (picks.shape != logits.shape or picks.dtype.kind != "i" or int(picks.min()) < 0):

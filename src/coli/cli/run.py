@@ -37,7 +37,7 @@ def command(settings: Resolved, prompt: str | None) -> None:
     """
     path = model_path(settings)
     ids = settings["ids"]
-    # A system message or thinking from the settings file is for chats; only the command line contradicts --raw and --ids.
+    # Only the command line contradicts --raw and --ids; a system message in the settings file is for the other runs.
     asked = any(settings.origin(name).kind == "option" for name in ("system", "thinking"))
     text = read_prompt(prompt, has_ids=ids is not None, has_chat_options=asked, raw=settings["raw"])
     terminal = Terminal.from_settings(sys.stderr, settings)

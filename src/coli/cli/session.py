@@ -79,7 +79,9 @@ def banner(facts: Mapping[str, Any]) -> str:
     """Return the one start-up line that names the backend and why it was chosen."""
     backend = facts["backend"]
     file = Path(str(backend.get("path", ""))).name or "none"
-    return f"[coli] backend={file} ({backend.get('name')}) device={backend.get('device', 'cpu')} why={backend.get('why')}"
+    return (
+        f"[coli] backend={file} ({backend.get('name')}) device={backend.get('device', 'cpu')} why={backend.get('why')}"
+    )
 
 
 def describe_facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -30,7 +30,7 @@ class Terminal:
         return cls(stream, ascii=settings["ascii"], color=not settings["no_color"])
 
     def write(self, text: str) -> None:
-        """Write ``text`` and flush, for streamed answers. Control characters reach pipes and files, never a terminal."""
+        """Write ``text`` and flush, for streamed answers. Control characters never reach a terminal."""
         self._stream.write(_without_controls(text) if self._stream.isatty() else text)
         self._stream.flush()
 
@@ -53,7 +53,9 @@ class Terminal:
         for name, value in pairs:
             self._print(Text.assemble((f"{name:<{width}}", "bold"), "  ", value))
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: frozenset[str] = frozenset()) -> None:
+    def table(
+        self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: frozenset[str] = frozenset()
+    ) -> None:
         """Write a table. ``numeric`` names the columns that are aligned to the right."""
         from rich import box
         from rich.table import Table
@@ -110,7 +112,7 @@ class Terminal:
 
 def _takes_box_characters(stream: IO[str]) -> bool:
     try:
-        "╭─│".encode(stream.encoding or "utf-8")
+        "╭─│".encode(getattr(stream, "encoding", None) or "utf-8")
     except (UnicodeEncodeError, LookupError):
         return False
     return True

@@ -19,8 +19,8 @@ from coli.settings import Resolved
 
 __all__ = ["TOLERANCE", "command"]
 
-# Largest absolute logit error that passes. Two correct float32 engines differ by about 1e-4; every mistake that we have seen
-# in a forward pass moves some logit by more than 1e-2.
+# Largest absolute logit error that passes. Two correct float32 engines differ by about 1e-4; every mistake that we have
+# seen in a forward pass moves some logit by more than 1e-2.
 TOLERANCE = 2e-3
 
 
@@ -74,8 +74,9 @@ def command(settings: Resolved) -> int:
 def compare(model: Model, reference: Reference) -> dict[str, Any]:
     """Return what the model does on one prompt.
 
-    Prompt and reference answer go through the model in one pass, so that every greedy token is checked, past a difference and
-    past an end-of-text token too. A token differs where the most probable one (ties: the lower id) is another one.
+    Prompt and reference answer go through the model in one pass, so that every greedy token is checked, also those past
+    a difference or an end-of-text token. A token differs where the most probable one is another one; of equal logits
+    the lower id counts.
     """
     import numpy as np
 
@@ -130,7 +131,9 @@ def _difference(row: dict[str, Any]) -> str:
     found = row["first_difference"]
     if found is None:
         return "-"
-    where = f"position {found['position']}" if found["answer_token"] is None else f"answer token {found['answer_token']}"
+    where = (
+        f"position {found['position']}" if found["answer_token"] is None else f"answer token {found['answer_token']}"
+    )
     return f"{where}: {found['found']} instead of {found['expected']}"
 
 

@@ -1,7 +1,7 @@
 """Settings: one table of options, COLI_* variables and TOML keys, and their resolution.
 
-    resolved = coli.settings.resolve({"threads": 4})
-    resolved["threads"], resolved.origin("threads")
+resolved = coli.settings.resolve({"threads": 4})
+resolved["threads"], resolved.origin("threads")
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ __all__ = ["FLAG", "IDS", "PATH", "PATHS", "SIZE", "TEXT", "TEXTS", "Kind", "int
 class Kind:
     """Describe one type of value.
 
-    ``parse(text, subject)`` reads an option or a variable, ``accept(value, subject)`` a TOML value; both raise UsageError.
+    ``parse(text, subject)`` reads options and variables, ``accept(value, subject)`` TOML values. Both raise UsageError.
     """
 
     name: str

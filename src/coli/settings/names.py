@@ -9,7 +9,7 @@ __all__ = ["incumbent_note", "nearest"]
 
 _NOT_HERE = "this version has no counterpart"
 
-# Variables of colibri (github.com/JustVugg/colibri) with the setting that replaces each here. None: we have none yet, and say so.
+# Variables of colibri (github.com/JustVugg/colibri) with what replaces each here. None: nothing does yet, we say it.
 _INCUMBENT: dict[str, str | None] = {
     "COLI_TEMP": "COLI_TEMPERATURE or --temperature",
     "COLI_PROMPT": "the argument PROMPT of coli run",

@@ -49,8 +49,8 @@ class Resolved(Mapping[str, Any]):
 def resolve(options: Mapping[str, Any] | None = None, environment: Environment | None = None) -> Resolved:
     """Resolve all settings.
 
-    ``options``: values of the command line by setting name; None means not given. Raises UsageError for a value that its kind
-    refuses, and for COLI_* variables and TOML keys that look like misspelt ones of ours.
+    ``options``: values of the command line by setting name; None means not given. Raises UsageError for a value that
+    its kind refuses, and for COLI_* variables and TOML keys that look like misspelt ones of ours.
     """
     environment = environment or Environment()
     options = options or {}
@@ -131,9 +131,7 @@ def _read_file(environment: Environment) -> tuple[Path | None, dict[str, Any]]:
     try:
         table = tomllib.loads(raw.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(
-            str(path), "settings file is not valid TOML", observed=str(error), code="usage.file"
-        ) from None
+        raise UsageError(str(path), "settings file is not valid TOML", observed=str(error), code="usage.file") from None
     keys = [setting.toml_key for setting in SETTINGS if setting.toml_key]
     for key in table:
         if key not in keys:

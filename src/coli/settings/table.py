@@ -22,8 +22,8 @@ _EVERY = ("run", "chat", "demo", "verify", "families", "backends", "config")
 class Setting:
     """Declare one setting.
 
-    ``default`` None means unset; ``unset`` then says what happens. ``option``, ``variable``, ``toml_key``: None where there is none.
-    ``aliases``: variables of other programs that are honoured. ``readers``: the commands that use it.
+    ``default`` None means unset; ``unset`` then says what happens. ``option``, ``variable``, ``toml_key``: None where
+    there is none. ``aliases``: variables of other programs that are honoured. ``readers``: the commands that use it.
     """
 
     name: str
