@@ -156,10 +156,10 @@ def load(
 
 def open_verified(path: Path) -> int:
     """Open a library that passed every gate in this process and return the address of its table. Raises BackendRefused."""
-    from coli.backends._probe import open_table
+    from coli.backends._probe import open_library, query_table
 
     try:
-        _, address = open_table(path)
+        address = query_table(open_library(path))
     except (OSError, AttributeError) as error:
         address, reason = None, str(error)
     else:
