@@ -258,6 +258,25 @@ def test_what_is_there_instead_of_weights_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path).code == "checkpoint.missing-index"
 
 
+def test_a_path_that_the_system_refuses_is_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path / ("x" * 300)).code == "checkpoint.unreadable"
+    (tmp_path / "config.json").symlink_to("config.json")
+    assert refusal(tmp_path).code == "checkpoint.dangling-link"
+
+
+def test_reads_that_the_system_cuts_short_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    preadv = os.preadv
+
+    def slow(descriptor: int, views: list[memoryview], offset: int) -> int:
+        return preadv(descriptor, [views[0][:3]], offset)
+
+    with Checkpoint.open(make(tmp_path, TWO)) as checkpoint:
+        monkeypatch.setattr(os, "preadv", slow)
+        views = [bytearray(5), bytearray(5)]
+        checkpoint.read_run([checkpoint["a"], checkpoint["b"]], [memoryview(view) for view in views])
+        assert views == [bytes([0, 1, 2, 3, 4]), bytes([1, 2, 3, 4, 5])]
+
+
 def test_a_fifo_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
     folder = make(tmp_path, {"model.safetensors": ["a"]})
     (folder / "model.safetensors").unlink()
