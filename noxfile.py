@@ -17,18 +17,18 @@ ROOT = Path(__file__).parent
 TYPING_TREE = ROOT / "build" / "typing" / "coli"
 NATIVE_SUFFIXES = {".c", ".cc", ".cpp", ".h", ".hpp"}
 NATIVE_FOLDERS = ("backends", "bench", "tests")
-# tests and mutate work on the same installed package: one environment, one native build.
-PACKAGE_VENV = ".nox/package"
 
 
 def _install_package(session: nox.Session) -> None:
     """Install the locked requirements and the package itself, not editable: what is tested is what users get."""
     session.install("--require-hashes", "-r", "ci/requirements-test.txt")
-    # Without isolation the locked build tools are used, and CMake's build folder keeps its objects between runs.
-    session.install("--no-build-isolation", "--no-deps", "--force-reinstall", ".")
+    # Without isolation the locked build tools are used, and CMake's build folder keeps its objects between runs. It is
+    # not the folder of `pip install .`, whose cache names build tools in a temporary folder.
+    options = ("--no-build-isolation", "--no-deps", "--force-reinstall", f"-Cbuild-dir=build/{session.name}")
+    session.install(*options, ".")
 
 
-@nox.session(venv_location=PACKAGE_VENV)
+@nox.session
 def tests(session: nox.Session) -> None:
     """Build and install the package, then run the tests. `-- -m full` runs the long stages instead."""
     _install_package(session)
@@ -41,7 +41,7 @@ def tests(session: nox.Session) -> None:
         session.log("not run: tests marked full; nox -s tests -- -m full runs them")
 
 
-@nox.session(venv_location=PACKAGE_VENV)
+@nox.session
 def mutate(session: nox.Session) -> None:
     """Break the forward pass in many places, on copies; each must turn a named test red."""
     _install_package(session)

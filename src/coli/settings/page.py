@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coli.settings.table import SETTINGS, Setting
+from coli.settings.table import EVERY, SETTINGS, Setting
 
 __all__ = ["render_table", "replace_table"]
 
@@ -31,6 +31,6 @@ def _row(setting: Setting) -> str:
     variable = f"`{setting.variable}`" if setting.variable else ""
     key = f"`{setting.toml_key}`" if setting.toml_key else ""
     default = setting.unset if setting.default is None else (setting.kind.show(setting.default) or "none")
-    commands = ", ".join(setting.readers) if len(setting.readers) < 7 else "all"
+    commands = ", ".join(setting.readers) if setting.readers != EVERY else "all"
     cells = (option, variable, key, default, f"{setting.help} ({commands})")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
