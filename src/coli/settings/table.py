@@ -199,7 +199,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "seed",
-        integer(0, 2**63 - 1),
+        integer(0, 2**64 - 1),
         0,
         "Seed of the sampler: same seed, same text, on every machine.",
         "--seed",
