@@ -20,7 +20,7 @@ from coli.settings import Resolved
 __all__ = ["TOLERANCE", "command"]
 
 # Largest absolute logit error that passes. Two correct float32 engines differ by about 1e-4, and by some 1e-3 after a
-# tie in a top-k that falls the other way: at position 95 of prompt open17 in the demo model's reference the 16th and the
+# tie in a top-k that falls the other way: at position 95 of prompt open17 in the demo reference the 16th and the
 # 17th index score are one ulp apart, and logits differ by 2.9e-3. Every known mistake moves some logit by over 1e-2.
 TOLERANCE = 1e-2
 
