@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from stubs import floats, hand_canary
 
 from coli.backends.abi import SLOTS
-from coli.backends.candidates import PACKAGE_LIB, Search
 from coli.backends.canary import Case, MatrixData, Scalar, WeightData
+from coli.backends.candidates import PACKAGE_LIB, Search
 from coli.backends.loader import CANARY, load, survey
 from coli.backends.vectors import VectorError, pack_cases, parse_cases
 
@@ -27,8 +27,12 @@ def test_one_case_by_hand() -> None:
     data = (
         b"COLIVEC1\x01\0\0\0"
         b"\x0a\0dequantize\x03\0"
-        b"\x05\x03\0\0\0" + (2).to_bytes(8, "little") + (32).to_bytes(8, "little")
-        + (3).to_bytes(8, "little") + (1).to_bytes(8, "little") + b"abcd"
+        b"\x05\x03\0\0\0"
+        + (2).to_bytes(8, "little")
+        + (32).to_bytes(8, "little")
+        + (3).to_bytes(8, "little")
+        + (1).to_bytes(8, "little")
+        + b"abcd"
         b"\x01\xfe\xff\xff\xff\xff\xff\xff\xff"
         b"\x04\0\0\0\0" + (1).to_bytes(8, "little") + (2).to_bytes(8, "little") + floats(1, 2) + floats(3, 4)
     )
@@ -68,7 +72,9 @@ def test_damaged_files(data: bytes, text: str) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(edits=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), min_size=1, max_size=6), cut=st.integers(0, 40))
+@given(
+    edits=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), min_size=1, max_size=6), cut=st.integers(0, 40)
+)
 def test_damage_is_a_vector_error(edits: list[tuple[int, int]], cut: int) -> None:
     data = bytearray(hand_canary())
     for at, value in edits:

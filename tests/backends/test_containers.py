@@ -157,7 +157,9 @@ def test_damage_of_a_real_library(build_stub: Callable[..., Path], tmp_path: Pat
     for _ in range(300):
         data = bytearray(whole)
         for _ in range(generator.randrange(1, 6)):  # the headers and the dynamic section are where it hurts
-            at = generator.choice([generator.randrange(64), generator.randrange(64, 1000), generator.randrange(len(data))])
+            at = generator.choice(
+                [generator.randrange(64), generator.randrange(64, 1000), generator.randrange(len(data))]
+            )
             data[at] = generator.randrange(256)
         path.write_bytes(data)
         try:
