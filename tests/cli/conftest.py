@@ -13,6 +13,7 @@ import pytest
 
 import coli
 from coli.cli import main
+from coli.engine.sampling import SamplingChoice, resolve_sampling
 
 VOCABULARY = 256
 
@@ -70,6 +71,9 @@ class FakeModel:
     def render(self, messages: list[dict[str, Any]], **options: Any) -> str:
         self.rendered.append(([dict(message) for message in messages], options))
         return "".join(f"<{message['role']}>{message['content']}" for message in messages)
+
+    def sampling(self, given: Mapping[str, Any]) -> SamplingChoice:
+        return resolve_sampling(given, {"do_sample": True, "temperature": 0.7, "top_p": 0.9})
 
     def stream(
         self, ids: Sequence[int], max_tokens: int, sampling: Mapping[str, Any], stop: Sequence[str]

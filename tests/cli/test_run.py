@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import coli
 from coli.errors import BackendRefused, BudgetError, CheckpointError
 
 
@@ -65,6 +66,8 @@ def test_stop_and_length(run: Any, model: Any) -> None:
 def test_engine_settings_reach_open(run: Any, model: Any) -> None:
     run("run", "m", "x", "--threads", "2", "--ctx", "99", "--ram", "2GiB", "--backend", "cpu-portable")
     path, options = model.opened[0]
+    search = options.pop("search")
+    del options["progress"], options["tell"]
     assert path == "m"
     assert options == {
         "threads": 2,
@@ -72,9 +75,33 @@ def test_engine_settings_reach_open(run: Any, model: Any) -> None:
         "prefill_chunk": 128,
         "ram": 2 << 30,
         "backend": "cpu-portable",
-        "backend_path": (),
         "plugins": None,
     }
+    assert (search.selection, search.selection_origin) == ("cpu-portable", "--backend")
+
+
+def test_backend_of_the_variable_is_searched_in_its_name(run: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLI_DSV4_DLL", "cpu-portable")
+    monkeypatch.setenv("COLI_BACKEND_PATH", "/a:/b")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/c")
+    run("run", "m", "x")
+    search = model.opened[0][1]["search"]
+    assert (search.selection, search.selection_origin) == ("cpu-portable", "COLI_DSV4_DLL")
+    assert [str(folder) for folder in (*search.path, *search.library_path)] == ["/a", "/b", "/c"]
+
+
+def test_fallbacks_are_told(run: Any, model: Any) -> None:
+    from coli.backends.dispatch import Fallback
+
+    real = model.open
+    vars(coli)["open"] = lambda path, **options: (options["tell"](Fallback("rope", "cuda", "shape")), real(path))[1]
+    assert "fallback: rope: cuda declined: shape" in run("run", "m", "x").err
+
+
+def test_sampling_in_force_is_printed(run: Any, model: Any) -> None:
+    line = "sampling: temperature 0.7 (generation_config.json), top_p 0.5, seed 3"
+    assert line in run("run", "m", "x", "--top-p", "0.5", "--seed", "3").err
+    assert "greedy" in run("run", "m", "x", "--temperature", "0").err
 
 
 def test_json_is_one_document_with_the_documented_keys(run: Any, model: Any) -> None:

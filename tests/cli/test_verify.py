@@ -51,7 +51,7 @@ def demo_form(tmp_path: Path) -> str:
 def test_same(run: Any, model: Any, form: str, request: pytest.FixtureRequest) -> None:
     done = run("verify", "m", "--reference", request.getfixturevalue(form))
     assert done.code == 0
-    assert "PASS: 1 of 1 prompts, largest logit error 0.00e+00 (limit 2e-03)" in done.out
+    assert "PASS: 1 of 1 prompts, largest logit error 0.00e+00 (limit 1e-02)" in done.out
     assert "[1/1] one" in done.err
 
 

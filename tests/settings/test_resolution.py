@@ -182,7 +182,7 @@ def test_variables(file: Path, variables: dict[str, str], name: str, value: obje
         ("COLI_CTX", "1_000"),
         ("COLI_CTX", "9" * 5000),
         ("COLI_SEED", "-1"),
-        ("COLI_SEED", str(2**63)),
+        ("COLI_SEED", str(2**64)),
         ("COLI_THINKING", "maybe"),
         ("COLI_TEMPERATURE", "inf"),
         ("COLI_MODEL", "a\udcff"),

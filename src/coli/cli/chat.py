@@ -13,6 +13,7 @@ from coli.cli.session import (
     Model,
     banner,
     describe_facts,
+    describe_sampling,
     describe_timing,
     model_path,
     open_model,
@@ -46,10 +47,11 @@ def command(settings: Resolved) -> None:
     path = model_path(settings)
     notes = Terminal.from_settings(sys.stderr, settings)
     output = Terminal.from_settings(sys.stdout, settings)
-    with open_model(settings, path) as model:
+    with open_model(settings, path, notes) as model:
         facts = model.facts()
         notes.note(banner(facts))
         notes.facts(describe_facts({key: value for key, value in facts.items() if key != "backend"}))
+        notes.note(describe_sampling(model.sampling(sampling_of(settings))))
         notes.note("/help lists the commands")
         _talk(model, settings, output, notes)
         if settings["explain"]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from coli.cli.options import with_settings
 from coli.cli.terminal import Terminal
-from coli.settings import SETTINGS, Resolved, Setting, resolve
+from coli.settings import SETTINGS, Resolved, Setting
 
 __all__ = ["command"]
 
@@ -21,13 +22,10 @@ def command() -> None:
 
 @command.command("show")
 @click.option("--origin", is_flag=True, help="Also say where each value comes from and how to set it.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
-def show(origin: bool, as_json: bool) -> None:
-    """Show the value of every setting: variable, then settings file, then default."""
-    settings = resolve()
-    for note in settings.notes:
-        click.echo(f"note: {note}", err=True)
-    if as_json:
+@with_settings("config")
+def show(settings: Resolved, origin: bool) -> None:
+    """Show the value of every setting: option, then variable, then settings file, then default."""
+    if settings["json"]:
         rows = [_record(setting, settings) for setting in SETTINGS]
         click.echo(json.dumps({"schema": "coli.config/1", "settings": rows}, ensure_ascii=False, indent=2))
         return

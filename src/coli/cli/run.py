@@ -14,6 +14,7 @@ from coli.cli.session import (
     banner,
     collect,
     describe_facts,
+    describe_sampling,
     describe_timing,
     model_path,
     open_model,
@@ -41,11 +42,12 @@ def command(settings: Resolved, prompt: str | None) -> None:
     asked = any(settings.origin(name).kind == "option" for name in ("system", "thinking"))
     text = read_prompt(prompt, has_ids=ids is not None, has_chat_options=asked, raw=settings["raw"])
     terminal = Terminal.from_settings(sys.stderr, settings)
-    with open_model(settings, path) as model:
+    with open_model(settings, path, terminal) as model:
         facts = model.facts()
         terminal.note(banner(facts))
         terminal.facts(describe_facts({key: value for key, value in facts.items() if key != "backend"}))
         prompt_ids = list(ids) if text is None else _encode(model, text, settings)
+        terminal.note(describe_sampling(model.sampling(sampling_of(settings))))
         stream = model.stream(prompt_ids, settings["max_tokens"], sampling_of(settings), settings["stop"])
         if settings["json"]:
             answer = collect(stream, lambda piece: None)

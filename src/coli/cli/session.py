@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from coli.errors import UsageError
-from coli.settings import Resolved
+from coli.settings import Environment, Resolved
 from coli.units import render_size
+
+if TYPE_CHECKING:
+    from coli.backends.candidates import Search
+    from coli.cli.terminal import Terminal
+    from coli.engine.sampling import SamplingChoice
 
 __all__ = ["Answer", "Model", "TextStream", "banner", "describe_facts", "describe_timing", "open_model", "run_document"]
 
@@ -17,17 +23,21 @@ __all__ = ["Answer", "Model", "TextStream", "banner", "describe_facts", "describ
 class Answer(Protocol):
     """The finished answer: ids, text, why it ended (`stop`, `length`, `eos`), seconds by name."""
 
-    token_ids: Sequence[int]
-    text: str
-    finish_reason: str
-    timing: Mapping[str, float]
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def finish_reason(self) -> str | None: ...
+    @property
+    def timing(self) -> Mapping[str, float]: ...
 
 
 class TextStream(Protocol):
     """Pieces of text as they come; ``result`` holds the answer when they have ended."""
 
-    result: Answer
-
+    @property
+    def result(self) -> Answer: ...
     def __iter__(self) -> Iterator[str]: ...
 
 
@@ -36,6 +46,7 @@ class Model(Protocol):
 
     def encode(self, text: str) -> list[int]: ...
     def render(self, messages: list[dict[str, Any]], **options: Any) -> str: ...
+    def sampling(self, given: Mapping[str, Any]) -> SamplingChoice: ...
     def stream(
         self, ids: Sequence[int], max_tokens: int, sampling: Mapping[str, Any], stop: Sequence[str]
     ) -> TextStream: ...
@@ -44,8 +55,11 @@ class Model(Protocol):
     def stage_rows(self) -> list[dict[str, Any]]: ...
 
 
-def open_model(settings: Resolved, path: str | Path) -> AbstractContextManager[Model]:
-    """Open the checkpoint at ``path`` with threads, context, memory and backend of the settings."""
+def open_model(settings: Resolved, path: str | Path, terminal: Terminal) -> AbstractContextManager[Model]:
+    """Open the checkpoint at ``path`` with the settings' threads, memory and backend.
+
+    ``terminal`` shows how far reading the weights is, and every new fallback.
+    """
     import coli
 
     model: AbstractContextManager[Model] = coli.open(
@@ -55,10 +69,26 @@ def open_model(settings: Resolved, path: str | Path) -> AbstractContextManager[M
         prefill_chunk=settings["prefill_chunk"],
         ram=settings["ram"],
         backend=settings["backend"],
-        backend_path=settings["backend_path"],
+        search=backend_search(settings),
         plugins=settings["plugins"],
+        progress=lambda done, total: terminal.progress("reading weights", done, total),
+        tell=lambda fallback: terminal.line(
+            f"[coli] fallback: {fallback.stage}: {fallback.backend} declined: {fallback.reason}"
+        ),
     )
     return model
+
+
+def backend_search(settings: Resolved) -> Search:
+    """Return where backends are looked for, and which one was asked for, by whom."""
+    from coli.backends.candidates import default_search
+
+    return default_search(
+        settings["backend"],
+        settings.origin("backend").text,
+        settings["backend_path"],
+        Environment().library_path(),
+    )
 
 
 def model_path(settings: Resolved) -> str:
@@ -73,6 +103,20 @@ def sampling_of(settings: Resolved) -> dict[str, Any]:
     """Return the sampling values that the user gave, and the seed; the rest comes from generation_config.json."""
     given = {name: settings[name] for name in ("temperature", "top_p", "top_k", "min_p") if settings[name] is not None}
     return given | {"seed": settings["seed"]}
+
+
+def describe_sampling(choice: SamplingChoice) -> str:
+    """Return one line with the sampling values in force, and which of them the model's own file gave."""
+    options, origins = asdict(choice.options), choice.origins
+    if not options["temperature"]:
+        return "[coli] greedy: always the most probable token" + _from(origins["temperature"])
+    # What stays at its default does nothing; the seed always counts.
+    shown = [name for name in options if origins[name] != "default" or name in ("temperature", "seed")]
+    return "[coli] sampling: " + ", ".join(f"{name} {options[name]}{_from(origins[name])}" for name in shown)
+
+
+def _from(origin: str) -> str:
+    return "" if origin in ("given", "default") else f" ({origin})"
 
 
 def banner(facts: Mapping[str, Any]) -> str:

@@ -44,6 +44,13 @@ class Terminal:
 
         self._print(Text(text, style="dim"))
 
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Show how far something is, on a terminal only; the line is wiped when it is done."""
+        if self._stream.isatty():
+            wiped = "\r" + " " * (len(what) + 6) + "\r"
+            self._stream.write(wiped if done >= total else f"\r{what} {100 * done // total:3}%")
+            self._stream.flush()
+
     def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Write `name  value` lines with the values aligned; values are never cut."""
         pairs = list(pairs)

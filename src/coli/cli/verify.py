@@ -19,9 +19,10 @@ from coli.settings import Resolved
 
 __all__ = ["TOLERANCE", "command"]
 
-# Largest absolute logit error that passes. Two correct float32 engines differ by about 1e-4; every mistake that we have
-# seen in a forward pass moves some logit by more than 1e-2.
-TOLERANCE = 2e-3
+# Largest absolute logit error that passes. Two correct float32 engines differ by about 1e-4, and by some 1e-3 after a
+# tie in a top-k that falls the other way: at position 95 of prompt open17 in the demo reference the 16th and the
+# 17th index score are one ulp apart, and logits differ by 2.9e-3. Every known mistake moves some logit by over 1e-2.
+TOLERANCE = 1e-2
 
 
 @click.command("verify")
@@ -38,7 +39,7 @@ def command(settings: Resolved) -> int:
     references = read_reference(Path(settings["reference"]))
     progress = Terminal.from_settings(sys.stderr, settings)
     rows = []
-    with open_model(settings, path) as model:
+    with open_model(settings, path, progress) as model:
         progress.note(banner(model.facts()))
         for number, reference in enumerate(references, 1):
             rows.append(compare(model, reference))

@@ -16,6 +16,7 @@ class Environment:
 
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
         source = os.environ if variables is None else variables
+        self._library_path = source.get("LD_LIBRARY_PATH", "")
         wanted = ("COLI_", "DSV4_")
         self._variables = {
             name: value for name, value in source.items() if name.startswith(wanted) or name == "NO_COLOR"
@@ -24,6 +25,10 @@ class Environment:
     def get(self, name: str) -> str | None:
         """Return the value of ``name``, None when it is not set."""
         return self._variables.get(name)
+
+    def library_path(self) -> list[str]:
+        """Return the folders where the system's loader looks first."""
+        return [entry for entry in self._library_path.split(os.pathsep) if entry]
 
     def names(self) -> list[str]:
         """Return the names of all set COLI_* and DSV4_* variables, sorted."""

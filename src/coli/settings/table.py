@@ -10,12 +10,12 @@ from typing import Any
 
 from coli.settings.kinds import FLAG, IDS, PATH, PATHS, SIZE, TEXT, TEXTS, Kind, integer, number
 
-__all__ = ["SETTINGS", "Setting", "find"]
+__all__ = ["EVERY", "SETTINGS", "Setting", "find"]
 
 _MODELS = ("run", "chat", "verify")
 _TALK = ("run", "chat")
 _ENGINE = ("run", "chat", "demo", "verify")
-_EVERY = ("run", "chat", "demo", "verify", "families", "backends", "config")
+EVERY = ("run", "chat", "demo", "verify", "config")
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "seed",
-        integer(0, 2**63 - 1),
+        integer(0, 2**64 - 1),
         0,
         "Seed of the sampler: same seed, same text, on every machine.",
         "--seed",
@@ -238,7 +238,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--json",
         None,
         None,
-        ("run", "demo", "verify"),
+        ("run", "demo", "verify", "config"),
     ),
     Setting(
         "explain",
@@ -258,7 +258,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--ascii",
         "COLI_ASCII",
         "ascii",
-        _EVERY,
+        EVERY,
     ),
     Setting(
         "no_color",
@@ -268,7 +268,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--no-color",
         "NO_COLOR",
         "no_color",
-        _EVERY,
+        EVERY,
     ),
     Setting(
         "debug",
@@ -278,7 +278,7 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "COLI_DEBUG",
         None,
-        _EVERY,
+        EVERY,
     ),
     Setting(
         "config",
@@ -288,7 +288,7 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "COLI_CONFIG",
         None,
-        _EVERY,
+        EVERY,
         unset="config.toml in the user configuration folder",
     ),
 )
