@@ -126,6 +126,15 @@ def test_sizes_in_the_file_allocate_nothing(tmp_path: Path) -> None:
         read_container(path)
 
 
+def test_segment_beyond_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.so"
+    data = bytearray(elf_library())
+    struct.pack_into(">I", data, 52 + 16, len(data) + 1)  # bytes of the first segment in the file
+    path.write_bytes(data)
+    with pytest.raises(ContainerError, match=f"segment 0 ends at byte {len(data) + 1}, the file has {len(data)}"):
+        read_container(path)
+
+
 SAMPLES = [elf_library(), pe_library(names=("a.dll", "b.dll"))]
 
 

@@ -23,6 +23,7 @@ from coli.backends.candidates import Search
 from coli.backends.cpu_level import cpu_level
 from coli.backends.handshake import decide_slots
 from coli.backends.loader import examine, explain_selection, load, render_banner, survey
+from coli.backends.probe import probe_library
 from coli.backends.trace import GATES, Candidate, CandidateTrace
 from coli.backends.vectors import pack_cases
 from coli.errors import BackendRefused, ColiError
@@ -262,6 +263,7 @@ def test_level_of_another_machine(build_stub: Build, copy: Callable[[Path], Path
         (("STUB_SWAPPED",), "slots.signature", "other arguments: rope"),
         (("STUB_RENAMED",), "slots.order", "other slots: moe (found 'mixture')"),
         (("STUB_OLDER_MINOR",), "slots.absent", "absent: add"),
+        (("STUB_CRASH_END",), "canary.crash", "SIGABRT while it ends after the canary"),
     ],
 )
 def test_faults_of_the_handshake(
@@ -276,6 +278,12 @@ def test_faults_of_the_handshake(
 def test_swap_and_absence_are_shown_together(build_stub: Build, stub_canary: Path) -> None:
     trace = look(build_stub("libcoli_cpu_portable.so", "STUB_SWAPPED", "STUB_ABSENT"), stub_canary)
     assert refusal(trace) == ("slots.signature", "other arguments: rope; absent: weight_bind, embed, router")
+
+
+def test_no_stage_of_a_refused_table_is_called(build_stub: Build, stub_canary: Path) -> None:
+    for switch, last in (("STUB_SWAPPED", "slots"), ("STUB_MAJOR=2", "table"), ("STUB_NO_QUERY", "open")):
+        answer = probe_library(build_stub("libcoli_cpu_portable.so", switch), stub_canary)
+        assert (answer.last, answer.end) == (last, "exit")
 
 
 def test_hang_is_ended_by_the_deadline(build_stub: Build, stub_canary: Path) -> None:

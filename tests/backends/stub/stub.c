@@ -178,6 +178,9 @@ static coli_backend table;
 #ifdef STUB_CRASH_LOAD
 __attribute__((constructor)) static void crash_on_load(void) { abort(); }
 #endif
+#ifdef STUB_CRASH_END
+__attribute__((destructor)) static void crash_at_the_end(void) { abort(); }
+#endif
 #ifdef STUB_NEEDS
 extern int stub_dependency(void);
 COLI_EXPORT int stub_use(void) { return stub_dependency(); }
