@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,6 +155,9 @@ def test_pinned_experts_are_never_given_up(checkpoint: Checkpoint) -> None:
     assert [content(expert) for expert in held] == before
     with pytest.raises(ValueError, match="4 experts cannot be held at once"):
         store.acquire(0, [0, 1])
+    again = store.acquire(1, [4, 5, 6])  # held twice, counted once
+    store.release(again)
+    assert [content(expert) for expert in held] == before
     store.release(held)
     assert len(store.acquire(0, [0, 1, 2])) == 3
     store.close()
@@ -204,12 +208,44 @@ def test_a_failed_read_names_the_tensor_and_leaves_the_store_usable(tmp_path: Pa
                 store.acquire(2, [broken, (broken + 1) % EXPERTS])
             assert caught.value.code == "checkpoint.short-read"
             assert caught.value.subject == f"{last.path}: {last.name}"
+        with pytest.raises(CheckpointError):
+            store.acquire(2, [(broken + 1) % EXPERTS, broken])
         assert content(held[0]) == expected(1, 0)
         store.release(held)
         for layer, ids in ((0, [0, 1, 2, 3]), (1, [4, 5, 6, 7])):
             again = store.acquire(layer, ids)
             assert [content(expert) for expert in again] == [expected(layer, expert) for expert in ids]
             store.release(again)
+        store.close()
+
+
+def test_after_a_failure_no_reader_still_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpoint.open(write(tmp_path, "released")) as checkpoint:
+        store, _ = make(checkpoint, 4, readers=2)
+        done: list[str] = []
+
+        def slow(self: Checkpoint, infos: list[TensorInfo], views: list[memoryview]) -> None:
+            if "scale" in infos[0].name:
+                raise CheckpointError("file: tensor", "it cannot be read")
+            time.sleep(0.05)  # long enough that a store which does not wait would be seen
+            done.append(infos[0].name)
+
+        monkeypatch.setattr(Checkpoint, "read_run", slow)
+        with pytest.raises(CheckpointError):
+            store.acquire(0, [0, 1])
+        assert len(done) == 2
+        store.close()
+
+
+def test_a_hit_of_a_failed_call_is_not_left_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpoint.open(write(tmp_path, "released")) as checkpoint:
+        store, _ = make(checkpoint, 3)
+        store.release(store.acquire(0, [0]))
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpoint, "read_run", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                store.acquire(0, [0, 1])
+        assert len(store.acquire(1, [0, 1, 2])) == 3
         store.close()
 
 
