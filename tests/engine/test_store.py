@@ -4,12 +4,15 @@ import os
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import wait
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
+import coli.engine.store
 from coli.engine.checkpoint import Checkpoint
 from coli.engine.ledger import Item, Ledger
 from coli.engine.safetensors import TensorInfo
@@ -26,6 +29,7 @@ def names_of(layer: int, expert: int) -> ExpertTensors:
     return {part: (f"{prefix}.{part}.weight", f"{prefix}.{part}.scale") for part in PARTS}
 
 
+@cache
 def tensors_of(layer: int) -> dict[str, np.ndarray]:
     """Bytes that tell layer, expert and tensor apart; odd sizes, so that nothing is aligned by luck."""
     random_bytes = np.random.default_rng(layer)
@@ -234,6 +238,30 @@ def test_after_a_failure_no_reader_still_writes(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(CheckpointError):
             store.acquire(0, [0, 1])
         assert len(done) == 2
+        store.close()
+
+
+def test_an_interruption_waits_for_the_readers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpoint.open(write(tmp_path, "released")) as checkpoint:
+        store, _ = make(checkpoint, 3, readers=2)
+        running: list[str] = []
+
+        def slow(self: Checkpoint, infos: list[TensorInfo], views: list[memoryview]) -> None:
+            running.append(infos[0].name)
+            time.sleep(0.02)
+            running.remove(infos[0].name)
+
+        def interrupted(futures: object) -> None:
+            monkeypatch.setattr(coli.engine.store, "wait", wait)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpoint, "read_run", slow)
+            monkeypatch.setattr(coli.engine.store, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.acquire(0, [0, 1, 2])
+            assert running == []
+        assert [content(held) for held in store.acquire(0, [0, 1, 2])] == [expected(0, i) for i in range(3)]
         store.close()
 
 
