@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from coli.engine.tokenizer import TextDecoder
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["ForwardPass", "TextStream", "Timing", "TokenStream", "eos_ids_of"]
+__all__ = ["Answer", "ForwardPass", "TextStream", "Timing", "TokenStream", "eos_ids_of"]
 
 
 class ForwardPass(Protocol):
@@ -35,6 +35,16 @@ class Timing:
     prefill_s: float
     decode_s: float
     ttft_s: float | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A finished answer. ``finish_reason``: `eos`, `length`, `stop` or `cancelled`; ``timing``: seconds by name."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: str | None
+    timing: dict[str, float]
 
 
 def eos_ids_of(*configs: dict[str, Any] | None) -> frozenset[int]:
@@ -190,6 +200,12 @@ class TextStream:
     def finish_reason(self) -> str | None:
         """Return why the stream ended, None while it runs."""
         return self._tokens.finish_reason
+
+    @property
+    def result(self) -> Answer:
+        """Return what there is so far; the whole answer once the stream has ended."""
+        timing = {name: seconds for name, seconds in asdict(self._tokens.timing).items() if seconds is not None}
+        return Answer(tuple(self._tokens.token_ids), self.text, self.finish_reason, timing)
 
     def _run(self, spelling: _Spelling) -> Generator[str, None, None]:
         decoder = TextDecoder()

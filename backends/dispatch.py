@@ -1,0 +1,331 @@
+"""Stage calls over a chain of backends: the first that accepts serves, and every call and fallback is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Any, Protocol
+
+from coli.backends import _host
+from coli.backends.abi import SLOTS, Slot
+from coli.errors import StageError
+
+__all__ = ["Dispatcher", "Fallback", "Format", "Weight"]
+
+
+class Format(IntEnum):
+    """Storage formats of a weight, as in the ABI."""
+
+    F32 = _host.FORMAT_F32
+    BF16 = _host.FORMAT_BF16
+    FP8_BLOCK = _host.FORMAT_FP8_BLOCK
+    FP4_GROUP = _host.FORMAT_FP4_GROUP
+
+
+# Sites of FAILED that say something about the backend, not about the call: the next backend may still serve it. The
+# others (arguments, non-finite values, scale codes) would be the same everywhere.
+_SITE_ARGUMENT, _SITE_NONFINITE, _SITE_SCALE, _SITE_MEMORY, _SITE_DEVICE = range(101, 106)
+_BACKEND_SITES = frozenset({_SITE_MEMORY, _SITE_DEVICE})
+_SITE_NAMES = {
+    _SITE_ARGUMENT: "argument",
+    _SITE_NONFINITE: "nonfinite",
+    _SITE_SCALE: "scale",
+    _SITE_MEMORY: "memory",
+    _SITE_DEVICE: "device",
+}
+
+
+class Verified(Protocol):
+    """What the loader returns: a name, and the address of a table that passed every gate."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def address(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """One reason for which a backend did not serve a stage, told once."""
+
+    stage: str
+    backend: str
+    reason: str
+
+
+@dataclass
+class _Served:
+    """Calls of one stage that one backend served; reasons why backends before it did not, by (backend, code)."""
+
+    calls: int = 0
+    nanoseconds: int = 0
+    fallbacks: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
+
+
+class Weight:
+    """A weight for every backend of the chain: bound where it is used first, released with `close` or the dispatcher."""
+
+    __slots__ = ("_bound", "_codes", "_contexts", "_scales", "cols", "format", "name", "rows")
+
+    def __init__(
+        self,
+        contexts: Sequence[_host.Context],
+        name: str,
+        format: int,
+        rows: int,
+        cols: int,
+        codes: object,
+        scales: object | None,
+    ) -> None:
+        self._contexts = contexts
+        self._bound: list[_host.Weight | None] = [None] * len(contexts)
+        self._codes = codes
+        self._scales = scales
+        self.name = name
+        self.format = format
+        self.rows = rows
+        self.cols = cols
+
+    def on(self, index: int) -> _host.Weight:
+        """Return the handle in backend ``index``, bound now if it was not. Raises Declined or Failed."""
+        bound = self._bound[index]
+        if bound is None:
+            bound = _host.Weight(
+                self._contexts[index], self.format, self.rows, self.cols, self._codes, self._scales
+            )
+            self._bound[index] = bound
+        return bound
+
+    def refill(self, codes: object, scales: object | None = None) -> None:
+        """Point it at other memory of the same format and shape. Raises StageError with the tensor's name."""
+        for bound in self._bound:
+            if bound is not None:
+                try:
+                    bound.refill(codes, scales)
+                except (_host.Declined, _host.Failed) as error:
+                    raise _refused_weight(self.name, error) from None
+        self._codes = codes
+        self._scales = scales
+
+    def close(self) -> None:
+        """Release every handle and the memory. Idempotent."""
+        for bound in self._bound:
+            if bound is not None:
+                bound.close()
+        self._bound = [None] * len(self._bound)
+        self._codes = self._scales = None
+
+
+class Dispatcher:
+    """The stages as methods, each with the positional arguments of ``coli_slots.inc`` without context and stream.
+
+    Matrices are numpy float32 or int32 arrays (1-D is one row), weights come from `bind`. ``where`` is what the caller is doing
+    (``"layer 3"``); it is named in errors. ``tell`` receives each new fallback once. Raises StageError.
+    """
+
+    def __init__(
+        self,
+        chain: Sequence[Verified],
+        threads: int,
+        workspace_bytes: int,
+        tell: Callable[[Fallback], None] | None = None,
+    ) -> None:
+        if not chain:
+            raise ValueError("a dispatcher needs at least one backend")
+        self.where = ""
+        self.backends = tuple(backend.name for backend in chain)
+        self._tell = tell
+        self._told: set[tuple[str, int, int]] = set()
+        self._contexts: list[_host.Context] = []
+        try:
+            for backend in chain:
+                self._contexts.append(_host.Context(_host.Library(backend.address), threads, workspace_bytes))
+        except (_host.Declined, _host.Failed) as error:
+            self.close()
+            raise StageError(
+                f"backend {backend.name}",
+                "cannot create its context",
+                observed=f"{error.text} (site {error.code})",
+                expected=f"{threads} threads and {workspace_bytes} bytes of workspace",
+                fix="use fewer threads or free memory",
+                code="stage.context",
+            ) from None
+        self._stages: dict[str, list[_Served]] = {}
+        for slot in SLOTS:
+            if slot.kind == "stage":
+                self._stages[slot.name] = [_Served() for _ in chain]
+                setattr(self, slot.name, self._make(slot))
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        # Stages are set on the instance; this is reached for unknown names only, and tells type checkers what a stage is.
+        raise AttributeError(f"{name}: no such stage in the ABI")
+
+    def _make(self, slot: Slot) -> Callable[..., None]:
+        """Return the method of one stage. The first backend's path costs two clock readings and the translation of weights."""
+        name = slot.name
+        weights = frozenset(i for i, a in enumerate(slot.arguments) if a.type == "const coli_weight *")
+        lists = frozenset(i for i, a in enumerate(slot.arguments) if a.type == "const coli_weight_list *")
+        methods = [getattr(context, name) for context in self._contexts]
+        first = methods[0]
+        served = self._stages[name]
+        served_first = served[0]
+
+        def translate(args: tuple[Any, ...], index: int) -> list[Any]:
+            taken = list(args)
+            for i in weights:
+                if i < len(taken) and isinstance(taken[i], Weight):
+                    taken[i] = taken[i].on(index)
+            for i in lists:
+                if i < len(taken):
+                    taken[i] = [weight.on(index) for weight in taken[i]]
+            return taken
+
+        has_weights = bool(weights or lists)
+
+        def fall(args: tuple[Any, ...], error: _host.Declined | _host.Failed) -> None:
+            reasons: list[tuple[int, _host.Declined | _host.Failed]] = []
+            for index in range(len(methods)):
+                if index > 0:
+                    start = perf_counter_ns()
+                    try:
+                        methods[index](*(translate(args, index) if has_weights else args))
+                    except (_host.Declined, _host.Failed) as caught:
+                        error = caught
+                    else:
+                        self._count(name, served[index], perf_counter_ns() - start, reasons)
+                        return
+                if isinstance(error, _host.Failed) and error.code not in _BACKEND_SITES:
+                    raise self._failed(name, index, error) from None
+                reasons.append((index, error))
+            raise self._unserved(name, reasons) from None
+
+        def stage(*args: Any) -> None:
+            start = perf_counter_ns()
+            try:
+                if has_weights:
+                    first(*translate(args, 0))
+                else:
+                    first(*args)
+            except (_host.Declined, _host.Failed) as error:
+                fall(args, error)
+                return
+            served_first.nanoseconds += perf_counter_ns() - start
+            served_first.calls += 1
+
+        stage.__name__ = name
+        return stage
+
+    def _count(
+        self,
+        stage: str,
+        served: _Served,
+        nanoseconds: int,
+        reasons: list[tuple[int, _host.Declined | _host.Failed]],
+    ) -> None:
+        served.calls += 1
+        served.nanoseconds += nanoseconds
+        for index, error in reasons:
+            # The text may hold sizes that differ from call to call: the code is the key, the first text is kept.
+            text, count = served.fallbacks.get((index, error.code), (error.text, 0))
+            served.fallbacks[index, error.code] = (text, count + 1)
+            key = (stage, index, error.code)
+            if key not in self._told:
+                self._told.add(key)
+                if self._tell is not None:
+                    self._tell(Fallback(stage, self.backends[index], error.text))
+
+    def _subject(self, stage: str) -> str:
+        return f"stage {stage}" + (f" ({self.where})" if self.where else "")
+
+    def _failed(self, stage: str, index: int, error: _host.Failed) -> StageError:
+        return StageError(
+            self._subject(stage),
+            f"failed in backend {self.backends[index]}",
+            observed=f"{error.text} (site {error.code})",
+            code=f"stage.{_SITE_NAMES.get(error.code, 'failed')}",
+        )
+
+    def _unserved(self, stage: str, reasons: list[tuple[int, _host.Declined | _host.Failed]]) -> StageError:
+        what = "; ".join(f"{self.backends[index]}: {error.text} (code {error.code})" for index, error in reasons)
+        return StageError(
+            self._subject(stage),
+            "no backend of the chain served it",
+            observed=what,
+            fix="run `coli backends` to see which backends this machine can use",
+            code="stage.unserved",
+        )
+
+    def bind(
+        self, name: str, format: int, rows: int, cols: int, codes: object, scales: object | None = None
+    ) -> Weight:
+        """Bind host memory under a tensor's name, in the first backend that takes the format.
+
+        ``codes`` and ``scales`` are contiguous buffers (numpy arrays, mappings) that stay in place until `Weight.close` or
+        `Weight.refill`. Raises StageError with the tensor's name, for example for a scale code outside the legal range.
+        """
+        weight = Weight(self._contexts, name, format, rows, cols, codes, scales)
+        refusal: _host.Declined | _host.Failed | None = None
+        for index in range(len(self._contexts)):
+            try:
+                weight.on(index)
+                return weight
+            except _host.Declined as error:
+                refusal = error
+            except _host.Failed as error:
+                refusal = error
+                if error.code not in _BACKEND_SITES:
+                    break
+        assert refusal is not None  # noqa: S101  the chain is not empty
+        raise _refused_weight(name, refusal)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row for each stage and backend that served it: stage, backend, calls, seconds, fallbacks."""
+        table: list[dict[str, Any]] = []
+        for stage, backends in self._stages.items():
+            for index, served in enumerate(backends):
+                if served.calls:
+                    table.append(
+                        {
+                            "stage": stage,
+                            "backend": self.backends[index],
+                            "calls": served.calls,
+                            "seconds": served.nanoseconds / 1e9,
+                            "fallbacks": [
+                                {"backend": self.backends[before], "reason": reason, "count": count}
+                                for (before, _), (reason, count) in served.fallbacks.items()
+                            ],
+                        }
+                    )
+        return table
+
+    def context_bytes(self) -> dict[str, int]:
+        """Return the bytes that each backend's context holds now, workspace included."""
+        return {
+            name: context.memory_info()["context_bytes"]
+            for name, context in zip(self.backends, self._contexts, strict=True)
+        }
+
+    def close(self) -> None:
+        """Release all weights and contexts. Idempotent."""
+        for context in self._contexts:
+            context.close()
+
+    def __enter__(self) -> Dispatcher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _refused_weight(name: str, error: _host.Declined | _host.Failed) -> StageError:
+    return StageError(
+        name,
+        "the weight cannot be bound",
+        observed=f"{error.text} (code {error.code})",
+        code=f"stage.bind-{_SITE_NAMES.get(error.code, 'declined')}",
+    )

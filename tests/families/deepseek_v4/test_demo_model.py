@@ -1,0 +1,56 @@
+"""The trained demo model against Transformers: greedy texts and held-out perplexity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import coli
+
+PROMPTS = ["open18", "open14", "open17", "open1", "chat4", "chat2", "held0_90", "held14_290", "held3_200"]
+
+
+@pytest.fixture(scope="module")
+def model(demo_path: Path) -> Iterator[Any]:
+    with coli.open(demo_path, threads=2, context=512, prefill_chunk=256) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_greedy(name: str, model: Any, demo_reference: dict[str, Any]) -> None:
+    prompt = next(p for p in demo_reference["prompts"] if p["name"] == name)
+    assert len(prompt["greedy"]) == 96
+    assert list(model.generate(prompt["ids"], max_tokens=96, ignore_eos=True)) == prompt["greedy"]
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_logits(name: str, model: Any, demo_reference: dict[str, Any]) -> None:
+    prompt = next(p for p in demo_reference["prompts"] if p["name"] == name)
+    arrays = demo_reference["arrays"]
+    assert np.abs(model.logits(prompt["ids"], last=1)[0] - arrays[f"{name}.last_logits"]).max() < 5e-4
+    rows = model.logits(prompt["ids"] + prompt["greedy"][:-1], last=96)
+    top = np.take_along_axis(rows, arrays[f"{name}.greedy_top5_ids"].astype(np.int64), 1)
+    assert np.abs(top - arrays[f"{name}.greedy_top5_logits"]).max() < 5e-4
+
+
+def negative_log_likelihood(model: Any, row: np.ndarray) -> float:
+    """Mean over the predictions of one row of ids, in float64."""
+    logits = model.logits(row[:-1].tolist()).astype(np.float64)
+    logits -= logits.max(1, keepdims=True)
+    return float((np.log(np.exp(logits).sum(1)) - logits[np.arange(len(logits)), row[1:]]).mean())
+
+
+def test_held_out_rows(model: Any, demo_reference: dict[str, Any]) -> None:
+    rows, want = demo_reference["arrays"]["held_out.rows"], demo_reference["arrays"]["held_out.nll_first16"]
+    got = [negative_log_likelihood(model, row) for row in rows[:16]]
+    assert np.abs(np.array(got) - want).max() < 1e-4
+
+
+@pytest.mark.full
+def test_held_out_perplexity(model: Any, demo_reference: dict[str, Any]) -> None:
+    nll = np.mean([negative_log_likelihood(model, row) for row in demo_reference["arrays"]["held_out.rows"]])
+    assert float(np.exp(nll)) == pytest.approx(demo_reference["held_out"]["perplexity"], abs=1e-3)
