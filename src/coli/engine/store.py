@@ -96,8 +96,10 @@ class ExpertStore:
         self._slab_bytes = item.nbytes
         self._grant = ledger.reserve(item)
         self.capacity = min(self._grant.count, len(experts))
+        from coli.engine.memory import aligned_bytes  # numpy: a budget imports this module and must not need it
+
         try:
-            self._arena = _aligned(self.capacity * self._slab_bytes)
+            self._arena = aligned_bytes(self.capacity * self._slab_bytes, SLAB_ALIGNMENT)
         except MemoryError as error:
             ledger.release(self._grant)
             raise BudgetError(
@@ -266,11 +268,3 @@ class ExpertStore:
 
     def _slab(self, slot: int) -> NDArray[np.uint8]:
         return self._arena[slot * self._slab_bytes : (slot + 1) * self._slab_bytes]
-
-
-def _aligned(nbytes: int) -> NDArray[np.uint8]:
-    import numpy as np
-
-    raw = np.empty(nbytes + SLAB_ALIGNMENT, np.uint8)
-    skip = -raw.ctypes.data % SLAB_ALIGNMENT
-    return raw[skip : skip + nbytes]
