@@ -19,21 +19,21 @@ from coli.backends.canary import run_canary
 from coli.backends.handshake import decide_handshake, decide_slots, probe_slots, probe_table
 from coli.backends.vectors import VectorError, parse_cases
 
-__all__ = ["main", "open_table"]
+__all__ = ["main", "open_library", "query_table"]
 
 
-def open_table(path: Path) -> tuple[ctypes.CDLL, int | None]:
-    """Open a library by its absolute path and call its query. Returns the library and the address of its table (None: null).
+def open_library(path: Path) -> ctypes.CDLL:
+    """Open a library by its absolute path; ctypes never closes it. Raises OSError."""
+    return ctypes.CDLL(str(path), mode=0 if sys.platform == "win32" else os.RTLD_NOW | os.RTLD_LOCAL)
 
-    Raises OSError when it cannot be opened, AttributeError when it has no query symbol.
-    """
-    mode = 0 if sys.platform == "win32" else os.RTLD_NOW | os.RTLD_LOCAL
-    library = ctypes.CDLL(str(path), mode=mode)
+
+def query_table(library: ctypes.CDLL) -> int | None:
+    """Return the address of a library's table, None for null. Raises AttributeError without the query symbol."""
     query = getattr(library, QUERY_SYMBOL)
     query.restype = ctypes.c_void_p
     query.argtypes = []
     address: int | None = query()
-    return library, address
+    return address
 
 
 def _keep_quiet() -> int:
@@ -56,15 +56,14 @@ def main(arguments: list[str]) -> int:
 
     tell("start")
     try:
-        library, address = open_table(Path(arguments[0]))
+        library = open_library(Path(arguments[0]))
     except OSError as error:
         tell("open", error=str(error))
         return 0
-    except AttributeError:
-        tell("open", error=None, query=False)
+    tell("open", error=None, query=hasattr(library, QUERY_SYMBOL))
+    if not hasattr(library, QUERY_SYMBOL):
         return 0
-    del library  # ctypes never closes it
-    tell("open", error=None, query=True)
+    address = query_table(library)
     if address is None:
         tell("table", table=None)
         return 0

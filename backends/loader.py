@@ -15,7 +15,18 @@ from coli.backends.probe import DEADLINE_S, Answer, cache_key, probe_library, re
 from coli.backends.trace import Candidate, CandidateTrace, Finding, Trace, not_run
 from coli.errors import BackendRefused, ColiError
 
-__all__ = ["CANARY", "Loaded", "examine", "load", "open_verified", "render_banner", "survey"]
+__all__ = [
+    "CANARY",
+    "Loaded",
+    "decide",
+    "examine",
+    "explain_selection",
+    "load",
+    "open_verified",
+    "refusal_of",
+    "render_banner",
+    "survey",
+]
 
 CANARY = Path(__file__).with_name("canary.bin")
 
@@ -85,6 +96,27 @@ def survey(search: Search, cpu: Cpu | None = None, canary: Path = CANARY, deadli
     return dataclasses.replace(trace, chosen=chosen, why=why)
 
 
+def explain_selection(
+    selection: str, search: Search, cpu: Cpu | None = None, canary: Path = CANARY, deadline_s: float = DEADLINE_S
+) -> Trace:
+    """Examine only what ``selection`` means: a file, or every library of that name. Raises BackendRefused for an unknown name."""
+    cpu = cpu or cpu_level()
+    # Here a bare file name is what somebody typed to have that file looked at; it selects nothing.
+    if not is_file_selection(selection) and Path(selection).is_file():
+        selection = str(Path(selection).absolute())
+    search = dataclasses.replace(search, selection=selection, selection_origin="FILE")
+    places, candidates = find_candidates(search)
+    trace = Trace(f"{cpu.machine}, {cpu.best}", selection, places, tuple(CandidateTrace(c, ()) for c in candidates))
+    if is_file_selection(selection):
+        asked = candidates[:1]
+    else:
+        asked = tuple(candidate for candidate in candidates if matches(candidate, selection))
+    if not asked:
+        raise refusal_of(trace, search)
+    traces = tuple(examine(candidate, cpu, search, canary, deadline_s) for candidate in asked)
+    return dataclasses.replace(trace, candidates=traces, why="examined only")
+
+
 def decide(trace: Trace, search: Search, cpu: Cpu) -> tuple[int | None, str]:
     """Return the index of the chosen candidate and the reason; None when none can be used. Pure."""
     selection = search.selection
@@ -124,10 +156,10 @@ def load(
 
 def open_verified(path: Path) -> int:
     """Open a library that passed every gate in this process and return the address of its table. Raises BackendRefused."""
-    from coli.backends._probe import open_table
+    from coli.backends._probe import open_library, query_table
 
     try:
-        _, address = open_table(path)
+        address = query_table(open_library(path))
     except (OSError, AttributeError) as error:
         address, reason = None, str(error)
     else:

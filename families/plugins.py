@@ -100,7 +100,9 @@ def _entries(refused: list[Refusal]) -> list[_Entry]:
             ours = [e for e in distribution.entry_points if e.group == GROUP]
             if not ours:
                 continue
-            name, version = str(distribution.metadata["Name"]), str(distribution.version)
+            name, version = distribution.metadata["Name"], str(distribution.version)
+            if not name:
+                raise ValueError("no Name")
         except Exception as error:  # metadata of strangers: any failure is theirs, and is said
             path = str(getattr(distribution, "_path", "unknown"))
             if GROUP in _entry_text(path):

@@ -117,7 +117,8 @@ double exp_double(double x) {
   p = p * y + 1.0 / 24.0;
   p = p * y + 1.0 / 6.0;
   p = p * y + 0.5;
-  const double value = 1.0 + (y + (y * y * p + r.low * (1.0 + y)));
+  const Pair one = two_sum(1.0, y); /* 1 + y rounds by up to a quarter ulp of the result: keep what it lost */
+  const double value = one.high + (one.low + (y * y * p + r.low * (1.0 + y)));
   /* Two factors: 2^k may be outside the range of a double where the product is not. */
   const int64_t half = k / 2;
   return value * power_of_two(half) * power_of_two(k - half);

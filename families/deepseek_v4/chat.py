@@ -45,7 +45,7 @@ def render(
 
     Keys of a message: `role`, `content` (text or a list of text parts), `reasoning_content`, `tool_calls`,
     `tool_call_id`, `tools`, `response_format`, `task`, `wo_eos`. ``tools`` go to the first system or developer
-    message. ``effort`` follows ``revision`` (None: first release, or `0731`). ``drop_thinking``: leave out the reasoning
+    message. ``effort`` follows ``revision`` (None: first release, or `0731`). ``drop_thinking``: leave out reasoning
     of turns before the last question; never done when there are tools. Raises UsageError with the message's number.
     """
     paragraph = _effort(effort, revision)

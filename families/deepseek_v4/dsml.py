@@ -151,12 +151,12 @@ def _strict_calls(cursor: _Cursor) -> list[Call]:
     calls: list[Call] = []
     while True:
         between, stop = cursor.until(INVOKE, BLOCK_END)
+        if not stop:
+            cursor.fail("the block of tool calls must be closed", between, BLOCK_END)
         if between != ">\n":
             cursor.fail("tags of calls are on lines of their own", between, "'>\\n'")
         if stop == BLOCK_END:
             return calls
-        if not stop:
-            cursor.fail("the block of tool calls must be closed", "", BLOCK_END)
         calls.append(_strict_call(cursor))
 
 
@@ -180,7 +180,7 @@ def _strict_call(cursor: _Cursor) -> Call:
         except ValueError:
             cursor.fail(f'parameter {name!r} with string="false" must be JSON', value, "JSON")
         between, stop = cursor.until(PARAMETER, INVOKE_END)
-        if between != ">\n":
+        if stop and between != ">\n":
             cursor.fail("tags of parameters are on lines of their own", between, "'>\\n'")
     if not stop:
         cursor.fail("a call must be closed", "", INVOKE_END + ">")

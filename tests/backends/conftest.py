@@ -1,25 +1,17 @@
-"""Stub backends, compiled from one C source with switches, with a manifest each."""
+"""Fixtures of the backends' tests: a C compiler, stub backends, a canary."""
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
-import json
 import shutil
-import struct
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stubs import SOURCE, hand_canary, write_manifest
 
 from coli.backends.abi import HEADER
-from coli.backends.canary import Case, MatrixData
-from coli.backends.vectors import pack_cases
-
-SOURCE = Path(__file__).with_name("stub") / "stub.c"
 
 
 @pytest.fixture(scope="session")
@@ -29,25 +21,6 @@ def compiler() -> str:
     if found is None:
         pytest.skip("not run: no C compiler for the stub backends")
     return found
-
-
-def write_manifest(library: Path, **changes: Any) -> None:
-    """Write a sound manifest beside ``library``, except for ``changes``."""
-    fields = {
-        "schema": "coli.backend/1",
-        "file": library.name,
-        "sha256": hashlib.sha256(library.read_bytes()).hexdigest(),
-        "name": "stub",
-        "kind": "cpu",
-        "level": "portable",
-        "abi": [1, 0],
-        "compiler": "cc",
-        "flags": "",
-        "sources_sha256": "0" * 64,
-        "evidence": "unverified",
-    }
-    fields.update(changes)
-    library.with_name(library.name + ".json").write_text(json.dumps(fields), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
@@ -71,44 +44,9 @@ def build_stub(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Calla
     return build
 
 
-@dataclass(frozen=True)
-class Stub:
-    """An opened stub: its table and its counters of live objects."""
-
-    name: str
-    address: int
-    library: ctypes.CDLL
-
-    def counter(self, name: str) -> int:
-        """Return stub_contexts, stub_weights or stub_misorder."""
-        return ctypes.c_int64.in_dll(self.library, name).value
-
-
-def open_stub(path: Path, name: str = "stub") -> Stub:
-    """Open a stub in this process."""
-    library = ctypes.CDLL(str(path))
-    library.coli_backend_query.restype = ctypes.c_void_p
-    return Stub(name, library.coli_backend_query(), library)
-
-
-def floats(*values: float) -> bytes:
-    """Return float32 bytes, little-endian."""
-    return struct.pack(f"<{len(values)}f", *values)
-
-
 @pytest.fixture(scope="session")
-def canary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a canary file of two hand-written calls of ``add``; the stub serves nothing else."""
-    cases = [
-        Case("add", (MatrixData(1, 3, 0, floats(1, 2, 3)), MatrixData(1, 3, 0, floats(10, 20, 30), floats(11, 22, 33)))),
-        Case(
-            "add",
-            (
-                MatrixData(2, 2, 0, floats(0.5, -1, 0, 4)),
-                MatrixData(2, 2, 0, floats(0.25, 1, 7, -4), floats(0.75, 0, 7, 0)),
-            ),
-        ),
-    ]
+def stub_canary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a canary file that a sound stub passes."""
     path = tmp_path_factory.mktemp("canary") / "canary.bin"
-    path.write_bytes(pack_cases(cases))
+    path.write_bytes(hand_canary())
     return path

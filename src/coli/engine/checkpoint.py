@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from coli.engine.location import child, find_snapshot
+from coli.engine.location import child, find_snapshot, readable
 from coli.engine.safetensors import Header, TensorInfo, read_header
 from coli.errors import CheckpointError
 
@@ -55,16 +55,12 @@ def read_json(path: Path, limit: int = CONFIG_LIMIT_BYTES) -> dict[str, Any]:
 
 
 def _read_text(path: Path, limit: int) -> bytes:
-    try:
+    with readable(path):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # before open: opening a FIFO would wait for a writer
             raise CheckpointError(str(path), "this must be a regular file", code="checkpoint.not-a-file")
         with path.open("rb") as file:
             raw = file.read(min(status.st_size, limit) + 1)
-    except OSError as error:
-        raise CheckpointError(
-            str(path), "the file cannot be read", observed=error.strerror or str(error), code="checkpoint.unreadable"
-        ) from error
     if len(raw) > limit:
         raise CheckpointError(
             str(path),
@@ -134,6 +130,11 @@ class Checkpoint:
         Raises CheckpointError with every file that is missing or broken.
         """
         folder = find_snapshot(Path(path))
+        with readable(folder):
+            return cls._read(folder)
+
+    @classmethod
+    def _read(cls, folder: Path) -> Checkpoint:
         config = read_json(child(folder, "config.json"))
         generation_path = folder / "generation_config.json"
         generation = read_json(child(folder, generation_path.name)) if os.path.lexists(generation_path) else None
@@ -226,15 +227,8 @@ class Checkpoint:
                 raise ValueError(f"{self.path}: the checkpoint is closed")
             descriptor = self._descriptors.get(path)
             if descriptor is None:
-                try:
+                with readable(path):
                     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                except OSError as error:
-                    raise CheckpointError(
-                        str(path),
-                        "the weight file cannot be opened any more",
-                        observed=error.strerror or str(error),
-                        code="checkpoint.unreadable",
-                    ) from error
                 self._descriptors[path] = descriptor
             return descriptor
 

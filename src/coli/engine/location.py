@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from coli.errors import CheckpointError
 
-__all__ = ["child", "find_snapshot"]
+__all__ = ["child", "find_snapshot", "readable"]
 
 _REVISION = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
 _TEXT_LINK = re.compile(rb"\.\./\.\./blobs/([0-9a-f]{40,64})\s*")
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a CheckpointError that names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            str(path), "it cannot be read", observed=error.strerror or str(error), code="checkpoint.unreadable"
+        ) from error
 
 
 def find_snapshot(path: Path) -> Path:
@@ -20,6 +32,11 @@ def find_snapshot(path: Path) -> Path:
 
     Raises CheckpointError saying what the path is instead.
     """
+    with readable(path):
+        return _find(path)
+
+
+def _find(path: Path) -> Path:
     if not path.exists():
         dangling = path.is_symlink()
         raise CheckpointError(
@@ -36,15 +53,6 @@ def find_snapshot(path: Path) -> Path:
             fix=f"give the folder: {path.parent}",
             code="checkpoint.not-a-folder",
         )
-    try:
-        return _find(path)
-    except OSError as error:
-        raise CheckpointError(
-            str(path), "the folder cannot be read", observed=error.strerror or str(error), code="checkpoint.unreadable"
-        ) from error
-
-
-def _find(path: Path) -> Path:
     if os.path.lexists(path / "config.json"):
         return path
     if (path / "snapshots").is_dir():

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from coli.engine.location import readable
 from coli.errors import CheckpointError
 
 __all__ = ["DTYPE_BITS", "HEADER_LIMIT_BYTES", "Header", "TensorInfo", "read_header"]
@@ -100,24 +101,15 @@ def read_header(path: Path | str) -> Header:
             fix="download the model again; the download resumes where it stopped",
             code="checkpoint.incomplete-download",
         )
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # before open: opening a FIFO would wait for a writer
+    with readable(path):
+        if not stat.S_ISREG(path.stat().st_mode):  # before open: opening a FIFO would wait for a writer
             raise CheckpointError(str(path), "a weight file must be a regular file", code="checkpoint.not-a-file")
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            file_bytes = os.fstat(descriptor).st_size
-            start = file.read(_SNIFF_BYTES) or b""
+        with path.open("rb", buffering=0) as file:
+            file_bytes = os.fstat(file.fileno()).st_size
+            start = file.read(_SNIFF_BYTES)
             length = _header_length(path, start, file_bytes)
             file.seek(_LENGTH_BYTES)
             raw = _read_exactly(path, file, length)
-    except OSError as error:
-        raise CheckpointError(
-            str(path),
-            "the weight file cannot be read",
-            observed=error.strerror or str(error),
-            code="checkpoint.unreadable",
-        ) from error
     entries, metadata = _parse(path, raw)
     tensors, data_bytes = _place(path, entries, _LENGTH_BYTES + length)
     _check_size(path, tensors, _LENGTH_BYTES + length + data_bytes, file_bytes)

@@ -108,6 +108,9 @@ static coli_status weight_release(coli_context *context, coli_weight *weight, co
 /* y += x, element by element through the strides. */
 static coli_status add(coli_context *context, coli_stream *stream, const coli_matrix *x, coli_matrix *y, coli_error *error) {
   (void)context, (void)stream;
+#ifdef STUB_DEVICE_LOST
+  return refuse(COLI_FAILED, COLI_SITE_DEVICE, "stub: device lost", error);
+#endif
   if (!x || !y || x->rows != y->rows || x->cols != y->cols || x->type != COLI_TYPE_F32 || y->type != COLI_TYPE_F32)
     return refuse(COLI_FAILED, COLI_SITE_ARGUMENT, "stub: add: shapes or types differ", error);
   for (int64_t r = 0; r < x->rows; ++r)
