@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 nox.needs_version = ">=2024.4.15"
 nox.options.default_venv_backend = "venv"
@@ -52,12 +53,22 @@ def mutate(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """Check style and types: ruff, mypy --strict, clang-format."""
     session.install("--require-hashes", "-r", "ci/requirements-test.txt", "-r", "ci/requirements-lint.txt")
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
-    session.run("clang-format", "--dry-run", "--Werror", *_native_sources())
     _link_typing_tree()
-    session.run("mypy", "--strict", "-p", "coli", env={"MYPYPATH": "build/typing"})
-    session.run("mypy", "--strict", "noxfile.py", "ci/not_run.py", env={"MYPYPATH": "build/typing"})
+    checks = [
+        ("ruff", "check", "."),
+        ("ruff", "format", "--check", "."),
+        ("clang-format", "--dry-run", "--Werror", *_native_sources()),
+        ("mypy", "--strict", "-p", "coli"),
+        ("mypy", "--strict", "noxfile.py", "ci/not_run.py"),
+    ]
+    failed = []
+    for check in checks:  # all of them: one mistake must not hide the others
+        try:
+            session.run(*check, env={"MYPYPATH": "build/typing"})
+        except CommandFailed:
+            failed.append(" ".join(check[:3]))
+    if failed:
+        session.error(f"failed: {'; '.join(failed)}")
 
 
 @nox.session(name="format")

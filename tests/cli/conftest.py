@@ -50,6 +50,7 @@ class FakeModel:
         self.calls: list[dict[str, Any]] = []
         self.rendered: list[tuple[list[dict[str, Any]], dict[str, Any]]] = []
         self.shift = 0.0
+        self.shift_rows = slice(None)
         self.closed = 0
         self.open_error: BaseException | None = None
 
@@ -85,7 +86,7 @@ class FakeModel:
         rows = np.zeros((len(ids), VOCABULARY), np.float32)
         for row, token in enumerate(ids):
             rows[row, (token + 1) % VOCABULARY] = 5.0
-        rows[:, 3] += np.float32(self.shift)
+        rows[self.shift_rows, 3] += np.float32(self.shift)
         return rows if last is None else rows[-last:]
 
     def facts(self) -> dict[str, Any]:

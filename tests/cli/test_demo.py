@@ -13,7 +13,7 @@ def test_what_was_found_then_text_then_stages(run: Any, model: Any) -> None:
     assert done.code == 0
     found, text, stages = (done.out.index(part) for part in ("deepseek_v4", "It rains.", "matmul"))
     assert found < text < stages
-    assert "libcoli_cpu_x86_64_v4.so" in done.out and "why best" in done.out
+    assert "libcoli_cpu_x86_64_v4.so" in done.out and "why=best" in done.out
 
 
 def test_the_command_it_prints_makes_the_same_call(run: Any, model: Any) -> None:

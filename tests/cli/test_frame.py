@@ -94,6 +94,16 @@ def test_full_disk_on_output() -> None:
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
+def test_full_disk_is_seen_even_when_nobody_flushed() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    code = "import sys; from coli.cli.failure import guarded; sys.exit(guarded(lambda: sys.stdout.write('x') * 0, []))"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "No space left" in done.stderr and "Exception ignored" not in done.stderr
+
+
 def test_reader_that_goes_away_is_quiet() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", "import sys; from coli.cli import main; input(); sys.exit(main(['config', 'show']))"],

@@ -80,9 +80,23 @@ def test_prompt_position_that_differs(run: Any, model: Any, tmp_path: Path) -> N
     assert "position 1: 12 instead of 99" in run("verify", "m", "--reference", folder).out
 
 
-def test_nan_fails(run: Any, model: Any, oracle_form: str) -> None:
+def test_nan_fails_wherever_it_is(run: Any, model: Any, oracle_form: str) -> None:
     model.shift = float("nan")
     assert run("verify", "m", "--reference", oracle_form).code == 1
+
+
+def test_nan_that_changes_no_token_fails(run: Any, model: Any, tmp_path: Path) -> None:
+    model.shift, model.shift_rows = (
+        float("nan"),
+        slice(1, 2),
+    )  # a prompt position whose most probable token is not known
+    arrays = {"logits": expected_logits([12, 13]), "greedy_logits": expected_logits(GREEDY)}
+    folder = write(tmp_path, {"ids": IDS, "greedy": GREEDY}, **arrays)
+    done = run("verify", "m", "--json", "--reference", folder)
+    document = json.loads(done.out)
+    assert done.code == 1
+    assert document["prompts"][0]["first_difference"] is None
+    assert (document["passed"], document["logit_error"]) == (False, "nan")
 
 
 def test_reference_of_another_vocabulary(run: Any, model: Any, tmp_path: Path) -> None:

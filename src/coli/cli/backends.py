@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from coli.cli.options import with_settings
+from coli.cli.session import backend_search
 from coli.cli.terminal import Terminal
 from coli.settings import Resolved
 
 if TYPE_CHECKING:
-    from coli.backends.candidates import Search
     from coli.backends.trace import CandidateTrace
 
-__all__ = ["command", "search_from"]
-
-
-def search_from(settings: Resolved) -> Search:
-    """Return where this user's settings look for backends. Raises UsageError."""
-    from coli.backends.candidates import default_search
-
-    return default_search(settings["backend"], settings.origin("backend").text, settings["backend_path"])
+__all__ = ["command"]
 
 
 @click.group("backends", invoke_without_command=True)
@@ -37,7 +30,7 @@ def command(settings: Resolved, as_json: bool) -> None:
         return
     from coli.backends.loader import refusal_of, survey
 
-    search = search_from(settings)
+    search = backend_search(settings)
     trace = survey(search)
     if as_json:
         click.echo(json.dumps(trace.as_dict(), ensure_ascii=False, indent=2))
@@ -73,7 +66,7 @@ def explain(ctx: click.Context, file: str, as_json: bool) -> None:
     from coli.backends.loader import explain_selection
 
     settings: Resolved = ctx.obj
-    trace = explain_selection(file, search_from(settings))
+    trace = explain_selection(file, backend_search(settings))
     row = trace.candidates[0]
     if as_json:
         click.echo(json.dumps(trace.as_dict(), ensure_ascii=False, indent=2))

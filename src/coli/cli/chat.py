@@ -11,13 +11,12 @@ from coli.cli.conversation import Conversation
 from coli.cli.options import with_settings
 from coli.cli.session import (
     Model,
-    banner,
-    describe_facts,
     describe_sampling,
     describe_timing,
     model_path,
     open_model,
     sampling_of,
+    show_found,
 )
 from coli.cli.terminal import Terminal
 from coli.errors import ColiError, UsageError
@@ -48,9 +47,7 @@ def command(settings: Resolved) -> None:
     notes = Terminal.from_settings(sys.stderr, settings)
     output = Terminal.from_settings(sys.stdout, settings)
     with open_model(settings, path, notes) as model:
-        facts = model.facts()
-        notes.note(banner(facts))
-        notes.facts(describe_facts({key: value for key, value in facts.items() if key != "backend"}))
+        show_found(model.facts(), notes)
         notes.note(describe_sampling(model.sampling(sampling_of(settings))))
         notes.note("/help lists the commands")
         _talk(model, settings, output, notes)

@@ -9,7 +9,7 @@ import sys
 import click
 
 from coli.cli.options import with_settings
-from coli.cli.session import collect, describe_facts, describe_sampling, describe_timing, open_model, run_document
+from coli.cli.session import collect, describe_sampling, describe_timing, open_model, run_document, show_found
 from coli.cli.terminal import Terminal
 from coli.paths import demo_model
 from coli.settings import Resolved
@@ -29,7 +29,8 @@ def command(settings: Resolved) -> None:
     path = demo_model()
     output = Terminal.from_settings(sys.stderr if settings["json"] else sys.stdout, settings)
     with open_model(settings, path, Terminal.from_settings(sys.stderr, settings)) as model:
-        output.facts(describe_facts({"model": path} | model.facts()))
+        output.facts([("model", str(path))])
+        show_found(model.facts(), output)
         ids = model.encode(model.render([{"role": "user", "content": _PROMPT}], thinking=False))
         # No temperature here: it comes from the model's generation_config.json, as in `coli run`.
         given = {"seed": _SEED}

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coli.settings import Resolved, resolve
+from coli.cli.options import with_settings
+from coli.settings import Resolved
 
 if TYPE_CHECKING:
     from coli.cli.terminal import Terminal
@@ -24,13 +25,13 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON doc
 
 @click.group("families", invoke_without_command=True)
 @_JSON
-@click.pass_context
-def command(ctx: click.Context, as_json: bool) -> None:
+@with_settings("families")
+def command(settings: Resolved, as_json: bool) -> None:
     """List model families and plugins, or explain how a model resolves."""
+    ctx = click.get_current_context()
     if ctx.invoked_subcommand:
-        ctx.obj = as_json
+        ctx.obj = (settings, as_json)
         return
-    settings = _settings()
     registry = _registry(settings)
     verdicts = _verdicts(registry)
     if as_json:
@@ -63,11 +64,11 @@ def command(ctx: click.Context, as_json: bool) -> None:
 @click.pass_context
 def show(ctx: click.Context, family_id: str, as_json: bool) -> None:
     """Show what a family declares: types, variants, stages, tensor roles."""
-    settings = _settings()
+    settings, group_json = ctx.obj
     registry = _registry(settings)
     family = registry.get(family_id)
     verdict = _verdicts(registry, family_id).get(family_id)
-    if as_json or ctx.obj:
+    if as_json or group_json:
         _print_json(family=_family_record(family, verdict, whole=True))
         return
     d = family.descriptor
@@ -102,11 +103,11 @@ def show(ctx: click.Context, family_id: str, as_json: bool) -> None:
 @click.pass_context
 def explain(ctx: click.Context, model_or_type: str, as_json: bool) -> int:
     """Explain why a checkpoint or a model type resolves, or why not."""
-    settings = _settings()
+    settings, group_json = ctx.obj
     registry = _registry(settings)
     explanation, facts, notes = _explain(registry, model_or_type)
     code = explanation.error.exit_code if explanation.error else 0
-    if as_json or ctx.obj:
+    if as_json or group_json:
         resolution = explanation.resolution
         _print_json(
             subject=explanation.subject,
@@ -127,13 +128,6 @@ def explain(ctx: click.Context, model_or_type: str, as_json: bool) -> int:
     if explanation.error:
         click.echo(f"coli: {explanation.error.text()}", err=True)
     return code
-
-
-def _settings() -> Resolved:
-    settings = resolve()
-    for note in settings.notes:
-        click.echo(f"note: {note}", err=True)
-    return settings
 
 
 def _registry(settings: Resolved) -> Registry:

@@ -11,15 +11,14 @@ from coli.cli.options import with_settings
 from coli.cli.prompt import read_prompt
 from coli.cli.session import (
     Model,
-    banner,
     collect,
-    describe_facts,
     describe_sampling,
     describe_timing,
     model_path,
     open_model,
     run_document,
     sampling_of,
+    show_found,
 )
 from coli.cli.terminal import Terminal
 from coli.settings import Resolved
@@ -43,9 +42,7 @@ def command(settings: Resolved, prompt: str | None) -> None:
     text = read_prompt(prompt, has_ids=ids is not None, has_chat_options=asked, raw=settings["raw"])
     terminal = Terminal.from_settings(sys.stderr, settings)
     with open_model(settings, path, terminal) as model:
-        facts = model.facts()
-        terminal.note(banner(facts))
-        terminal.facts(describe_facts({key: value for key, value in facts.items() if key != "backend"}))
+        show_found(model.facts(), terminal)
         prompt_ids = list(ids) if text is None else _encode(model, text, settings)
         terminal.note(describe_sampling(model.sampling(sampling_of(settings))))
         stream = model.stream(prompt_ids, settings["max_tokens"], sampling_of(settings), settings["stop"])

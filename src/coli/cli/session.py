@@ -17,7 +17,22 @@ if TYPE_CHECKING:
     from coli.cli.terminal import Terminal
     from coli.engine.sampling import SamplingChoice
 
-__all__ = ["Answer", "Model", "TextStream", "banner", "describe_facts", "describe_timing", "open_model", "run_document"]
+__all__ = [
+    "Answer",
+    "Model",
+    "TextStream",
+    "backend_search",
+    "banner",
+    "collect",
+    "describe_facts",
+    "describe_sampling",
+    "describe_timing",
+    "model_path",
+    "open_model",
+    "run_document",
+    "sampling_of",
+    "show_found",
+]
 
 
 class Answer(Protocol):
@@ -128,8 +143,14 @@ def banner(facts: Mapping[str, Any]) -> str:
     )
 
 
+def show_found(facts: Mapping[str, Any], terminal: Terminal) -> None:
+    """Show what a model's opening found: the backend and why, family, context, memory."""
+    terminal.note(banner(facts))
+    terminal.facts(describe_facts({name: value for name, value in facts.items() if name != "backend"}))
+
+
 def describe_facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return `(name, value)` lines: family, backend and why, memory. Keys that end in `_bytes` are shown as sizes."""
+    """Return `(name, value)` lines. Keys that end in `_bytes` are shown as sizes, lists of records not at all."""
     lines = []
     for name, value in facts.items():
         text = _describe(name, value)

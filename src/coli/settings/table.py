@@ -15,7 +15,7 @@ __all__ = ["EVERY", "SETTINGS", "Setting", "find"]
 _MODELS = ("run", "chat", "verify")
 _TALK = ("run", "chat")
 _ENGINE = ("run", "chat", "demo", "verify")
-EVERY = ("run", "chat", "demo", "verify", "config")
+EVERY = ("run", "chat", "demo", "verify", "families", "backends", "config")
 
 
 @dataclass(frozen=True)
