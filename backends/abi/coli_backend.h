@@ -155,7 +155,8 @@ typedef struct coli_memory_info {
 
 #define COLI_SERVICE(requirement, name, ...) typedef coli_status (*coli_##name##_fn)(__VA_ARGS__, coli_error * error);
 #define COLI_STAGE(requirement, name, ...) \
-  typedef coli_status (*coli_##name##_fn)(coli_context * context, coli_stream * stream, __VA_ARGS__, coli_error * error);
+  typedef coli_status (*coli_##name##_fn)(coli_context * context, coli_stream * stream, __VA_ARGS__, \
+                                          coli_error * error);
 #include "coli_slots.inc"
 #undef COLI_SERVICE
 #undef COLI_STAGE

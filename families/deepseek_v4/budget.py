@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coli.engine.ledger import Item
+from coli.engine.slab import slab_layout
 
 from .config import Geometry
-from .layout import dense_tensors, expert_shapes
+from .layout import dense_tensors, expert_names, scale_name
 
 __all__ = [
     "activation_shapes",
     "dense_bytes",
-    "expert_record_bytes",
     "ledger_items",
     "score_rows",
+    "slab_bytes",
     "state_shapes",
 ]
 
@@ -91,7 +92,7 @@ def dense_bytes(geometry: Geometry, tensor_bytes: Mapping[str, int]) -> int:
     total = 0
     for tensor in dense_tensors(geometry):
         if tensor.kind == "product":
-            total += tensor_bytes[tensor.name] + tensor_bytes.get(_scale_of(tensor.name), 0)
+            total += tensor_bytes[tensor.name] + tensor_bytes.get(scale_name(tensor.name), 0)
         elif tensor.kind == "ids":
             total += tensor_bytes[tensor.name]
         else:
@@ -102,27 +103,18 @@ def dense_bytes(geometry: Geometry, tensor_bytes: Mapping[str, int]) -> int:
     return total
 
 
-def _scale_of(name: str) -> str:
-    return name.removesuffix(".weight") + ".scale"
+def slab_bytes(geometry: Geometry, tensor_bytes: Mapping[str, int]) -> int:
+    """Return the bytes of a slab that holds any routed expert: three products and their scales, padded."""
+    slabs = set()
+    for parts in expert_names(geometry).values():
+        codes = [tensor_bytes[name] for name, _ in parts.values()]
+        scales = [tensor_bytes[name] for _, name in parts.values()]
+        slabs.add(slab_layout(codes + scales)[1])
+    return max(slabs)
 
 
-def expert_record_bytes(geometry: Geometry, tensor_bytes: Mapping[str, int]) -> int:
-    """Return the bytes of the largest routed expert: three products with their scales."""
-    largest = 0
-    for layer in range(geometry.layers):
-        for expert in range(geometry.experts):
-            prefix = f"layers.{layer}.ffn.experts.{expert}."
-            record = sum(
-                tensor_bytes.get(prefix + part + suffix, 0)
-                for part in expert_shapes(geometry)
-                for suffix in (".weight", ".scale")
-            )
-            largest = max(largest, record)
-    return largest
-
-
-def ledger_items(geometry: Geometry, tensor_bytes: Mapping[str, int], *, context: int, chunk: int, slab_bytes: int) -> list[Item]:
-    """Return what the engine reserves in RAM, in this order. `slab_bytes`: an expert record with its padding.
+def ledger_items(geometry: Geometry, tensor_bytes: Mapping[str, int], *, context: int, chunk: int) -> list[Item]:
+    """Return what the engine reserves in RAM, in this order; `tensor_bytes`: name -> bytes in the files.
 
     The last item is the expert cache: `count` slabs hold every expert, `minimum` those of one token.
     """
@@ -132,5 +124,5 @@ def ledger_items(geometry: Geometry, tensor_bytes: Mapping[str, int], *, context
         Item("dense weights", "ram", dense_bytes(g, tensor_bytes)),
         Item("KV and compressed entries", "ram", sum(_bytes_of(s) for s in state)),
         Item("activations", "ram", _bytes_of(activation_shapes(g, context, chunk))),
-        Item("expert cache", "ram", slab_bytes, count=g.layers * g.experts, minimum=g.experts_per_token),
+        Item("expert cache", "ram", slab_bytes(g, tensor_bytes), count=g.layers * g.experts, minimum=g.experts_per_token),
     ]

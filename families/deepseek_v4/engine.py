@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from coli.backends._host import rope_table
-from coli.backends.dispatch import Dispatcher, Weight
+from coli.backends.dispatch import Dispatcher, Format, Weight
 from coli.engine.checkpoint import Checkpoint
-from coli.engine.ledger import Ledger
-from coli.engine.store import ExpertStore
+from coli.engine.fit import fit_chunk
+from coli.engine.ledger import Item, Ledger
+from coli.engine.store import ExpertStore, HeldExpert
 from coli.errors import StageError, UsageError
 
-from .budget import score_rows
+from .budget import ledger_items, score_rows
 from .config import Geometry
+from .layout import expert_name, expert_names, expert_shapes
 from .rope import compressed_frequencies, main_frequencies
 from .state import LayerState, Scratch, new_states
-from .weights import Compressor, Hyper, Layer, Product, load_weights
+from .weights import Compressor, Hyper, Layer, Product, check_experts, load_weights
 
 __all__ = ["Engine"]
 
@@ -53,16 +55,20 @@ class Engine:
         self.geometry = g = Geometry.from_config(config, str(checkpoint.path / "config.json"))
         expert_format = check_experts(checkpoint, g)
         tensor_bytes = {name: info.nbytes for name, info in checkpoint.tensors.items()}
-        record = record_layout(checkpoint, g, expert_format)
+
+        def items(chunk: int) -> list[Item]:
+            return ledger_items(g, tensor_bytes, context=context, chunk=chunk)
+
         self.context = context
-        self.prefill_chunk, items = fit_chunk(
-            ledger, lambda chunk: ledger_items(g, tensor_bytes, context=context, chunk=chunk, slab_bytes=record.slab_bytes), min(prefill_chunk, context)
-        )
-        reserve_all(ledger, items)
+        self.prefill_chunk = fit_chunk(ledger, items, min(prefill_chunk, context))
+        wanted = items(self.prefill_chunk)
+        ledger.require(wanted)
+        *resident, experts = wanted
+        for item in resident:
+            ledger.reserve(item)
         self.position = 0
         self._stages = stages
-        store = ExpertStore(checkpoint, record, ledger, minimum=g.experts_per_token, most=g.layers * g.experts)
-        self._experts = _Experts(store, stages, g)
+        self._experts = _Experts(ExpertStore(checkpoint, expert_names(g), ledger, experts), stages, g, expert_format)
         self._weights = load_weights(checkpoint, g, stages, progress)
         self._states = new_states(g, context, self.prefill_chunk)
         self._scratch = Scratch(g, context, self.prefill_chunk)
@@ -70,6 +76,16 @@ class Engine:
         self._rope = _Rope(g)
         self._attention_scale = 1.0 / math.sqrt(g.head_dim)
         self._index_scale = 1.0 / math.sqrt(g.index_dim * g.index_heads)
+
+    @property
+    def vocab(self) -> int:
+        """Number of token ids, and width of the logits."""
+        return self.geometry.vocab
+
+    @property
+    def store(self) -> ExpertStore:
+        """The expert store, for its statistics."""
+        return self._experts.store
 
     def reset(self) -> None:
         """Forget the sequence."""
@@ -322,50 +338,57 @@ class _Rope:
         return _Angles(self, position, tokens)
 
 
+class _Bound(NamedTuple):
+    """Native handles of one slab, and the generation of the bytes that they were bound to."""
+
+    generation: int
+    w1: Weight
+    w3: Weight
+    w2: Weight
+
+
 class _Experts:
     """Native handles of the experts in the store's slabs."""
 
-    def __init__(self, store: ExpertStore, stages: Dispatcher, geometry: Geometry) -> None:
-        self._store, self._stages = store, stages
+    def __init__(self, store: ExpertStore, stages: Dispatcher, geometry: Geometry, format_: Format) -> None:
+        self.store = store
+        self._stages = stages
+        self._format = format_
+        self._shapes = expert_shapes(geometry)
         self._limit = geometry.swiglu_limit
-        self._handles: dict[int, tuple[int, Any, Any, Any]] = {}  # slab -> generation, w1, w3, w2
+        self._bound: dict[int, _Bound] = {}
 
     def add_routed(self, layer: int, x: Floats, picks: npt.NDArray[np.int32], weights: Floats, y: Floats) -> None:
         """y += the routed experts' part, as many experts at a time as the store holds, in ascending order of id."""
-        wanted = np.unique(picks)
-        step = self._store.capacity
-        for start in range(0, len(wanted), step):
-            ids = wanted[start : start + step]
-            with self._store.acquire(layer, ids.tolist()) as records:
-                bound = [self._bind(record) for record in records]
-                self._stages.moe(
-                    x,
-                    picks,
-                    weights,
-                    ids.reshape(1, -1),
-                    [b[1] for b in bound],
-                    [b[2] for b in bound],
-                    [b[3] for b in bound],
-                    self._limit,
-                    y,
-                )
+        for held in self.store.groups(layer, np.unique(picks).tolist()):
+            ids = np.array([[expert.expert for expert in held]], np.int32)
+            bound = [self._bind(layer, expert) for expert in held]
+            w1, w3, w2 = [b.w1 for b in bound], [b.w3 for b in bound], [b.w2 for b in bound]
+            self._stages.moe(x, picks, weights, ids, w1, w3, w2, self._limit, y)
 
-    def _bind(self, record: Any) -> tuple[int, Any, Any, Any]:
-        held = self._handles.get(record.slab)
-        if held is not None and held[0] == record.generation:
-            return held
-        parts = [record.parts[p] for p in ("w1", "w3", "w2")]
-        if held is None:
-            new = [self._stages.bind(p.name, p.format, p.rows, p.cols, p.codes, p.scales) for p in parts]
+    def _bind(self, layer: int, held: HeldExpert) -> _Bound:
+        bound = self._bound.get(held.slot)
+        if bound is not None and bound.generation == held.generation:
+            return bound
+        if bound is None:
+            bound = _Bound(held.generation, *(self._new(layer, held, part) for part in ("w1", "w3", "w2")))
         else:
-            new = list(held[1:])
-            for weight, p in zip(new, parts, strict=True):
-                weight.refill(p.codes, p.scales)
-        self._handles[record.slab] = bound = (record.generation, new[0], new[1], new[2])
+            for part, weight in (("w1", bound.w1), ("w3", bound.w3), ("w2", bound.w2)):
+                weight.name = expert_name(layer, held.expert, part)
+                weight.refill(*held.parts[part])
+            bound = bound._replace(generation=held.generation)
+        self._bound[held.slot] = bound
         return bound
 
+    def _new(self, layer: int, held: HeldExpert, part: str) -> Weight:
+        return self._stages.bind(
+            expert_name(layer, held.expert, part), self._format, *self._shapes[part], *held.parts[part]
+        )
+
     def close(self) -> None:
-        for _, *handles in self._handles.values():
-            for handle in handles:
-                handle.close()
-        self._handles.clear()
+        """Release the handles, then the slabs."""
+        for bound in self._bound.values():
+            for weight in (bound.w1, bound.w3, bound.w2):
+                weight.close()
+        self._bound.clear()
+        self.store.close()

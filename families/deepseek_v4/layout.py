@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .config import Geometry
 
-__all__ = ["DenseTensor", "dense_tensors", "expert_shapes"]
+__all__ = ["DenseTensor", "dense_tensors", "expert_name", "expert_names", "expert_shapes", "scale_name"]
 
 
 @dataclass(frozen=True)
@@ -97,3 +97,23 @@ def expert_shapes(geometry: Geometry) -> dict[str, tuple[int, int]]:
         "w3": (g.expert_width, g.hidden),
         "w2": (g.hidden, g.expert_width),
     }
+
+
+def scale_name(name: str) -> str:
+    """Return the name of the scale that belongs to a quantized weight."""
+    return name.removesuffix(".weight") + ".scale"
+
+
+def expert_name(layer: int, expert: int, part: str) -> str:
+    """Return the name of one product of a routed expert; part is w1, w2 or w3."""
+    return f"layers.{layer}.ffn.experts.{expert}.{part}.weight"
+
+
+def expert_names(geometry: Geometry) -> dict[tuple[int, int], dict[str, tuple[str, str]]]:
+    """Return, by (layer, expert), each part's names of codes and scales."""
+    found = {}
+    for layer in range(geometry.layers):
+        for expert in range(geometry.experts):
+            names = {part: expert_name(layer, expert, part) for part in expert_shapes(geometry)}
+            found[layer, expert] = {part: (name, scale_name(name)) for part, name in names.items()}
+    return found

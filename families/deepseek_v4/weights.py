@@ -16,7 +16,7 @@ from coli.engine.safetensors import TensorInfo
 from coli.errors import CheckpointError
 
 from .config import Geometry
-from .layout import DenseTensor, dense_tensors, expert_shapes
+from .layout import DenseTensor, dense_tensors, expert_name, expert_shapes, scale_name
 
 __all__ = ["Compressor", "Hyper", "Indexer", "Layer", "Weights", "check_experts", "load_weights", "weight_format"]
 
@@ -205,7 +205,7 @@ class _Loader:
         codes = self._read(info)
         scales = None
         if format_ in (Format.FP8_BLOCK, Format.FP4_GROUP):
-            scales = self._read(_info(self._checkpoint, _scale_name(tensor.name)))
+            scales = self._read(_info(self._checkpoint, scale_name(tensor.name)))
         rows, cols = tensor.shape if len(tensor.shape) == 2 else (1, tensor.shape[0])
         return Product(self._stages.bind(tensor.name, format_, rows, cols, codes, scales), _MATMULS[format_])
 
@@ -241,7 +241,7 @@ def weight_format(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> 
     if info.shape != stored:
         raise _mismatch(info, f"{info.dtype} {list(stored)}")
     if format_ in (Format.FP8_BLOCK, Format.FP4_GROUP):
-        scale = _info(checkpoint, _scale_name(name), wanted_by=name)
+        scale = _info(checkpoint, scale_name(name), wanted_by=name)
         grid = (shape[0], shape[1] // 32) if format_ == Format.FP4_GROUP else (-(-shape[0] // 128), -(-shape[1] // 128))
         if scale.dtype != "F8_E8M0" or scale.shape != grid:
             raise _mismatch(scale, f"F8_E8M0 {list(grid)}")
@@ -255,7 +255,7 @@ def check_experts(checkpoint: Checkpoint, geometry: Geometry) -> Format:
     for layer in range(geometry.layers):
         for expert in range(geometry.experts):
             for part, shape in shapes.items():
-                name = f"layers.{layer}.ffn.experts.{expert}.{part}.weight"
+                name = expert_name(layer, expert, part)
                 found.setdefault(weight_format(checkpoint, name, shape), name)
     if len(found) != 1 or not set(found) <= {Format.FP8_BLOCK, Format.FP4_GROUP}:
         raise CheckpointError(
@@ -266,10 +266,6 @@ def check_experts(checkpoint: Checkpoint, geometry: Geometry) -> Format:
             code="checkpoint.expert-format",
         )
     return next(iter(found))
-
-
-def _scale_name(name: str) -> str:
-    return name.removesuffix(".weight") + ".scale"
 
 
 def _info(checkpoint: Checkpoint, name: str, wanted_by: str | None = None) -> TensorInfo:

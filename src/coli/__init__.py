@@ -1,9 +1,9 @@
 """Run mixture-of-experts language models that do not fit the machine.
 
-    import coli
-    with coli.open("path/to/checkpoint", threads=2) as model:
-        for token in model.generate(model.encode("Hello"), max_tokens=32):
-            print(model.decode([token]), end="")
+import coli
+with coli.open("path/to/checkpoint", threads=2) as model:
+    for token in model.generate(model.encode("Hello"), max_tokens=32):
+        print(model.decode([token]), end="")
 """
 
 from __future__ import annotations

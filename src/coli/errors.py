@@ -1,12 +1,12 @@
 """Exceptions of coli. Each says object, rule, observed, expected and fix, and carries a stable code and an exit code.
 
-    ColiError                 exit 1: the model or the machine cannot
-    ├── UsageError            exit 2: options, COLI_* variables, ids, context
-    ├── BudgetError           exit 4: the budget cannot hold one layer and one token's experts
-    ├── BackendRefused        exit 5: a backend, GPU or numerics mode that was asked for is refused
-    ├── CheckpointError       exit 1: files of a checkpoint
-    ├── FamilyError           exit 1: model type without a family or engine
-    └── StageError            exit 1: a stage failed in every backend
+ColiError                 exit 1: the model or the machine cannot
+├── UsageError            exit 2: options, COLI_* variables, ids, context
+├── BudgetError           exit 4: the budget cannot hold one layer and one token's experts
+├── BackendRefused        exit 5: a backend, GPU or numerics mode that was asked for is refused
+├── CheckpointError       exit 1: files of a checkpoint
+├── FamilyError           exit 1: model type without a family or engine
+└── StageError            exit 1: a stage failed in every backend
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = [
 class ColiError(Exception):
     """Describe one refusal.
 
-    ``subject``: the object (a path, an option, a tensor name). ``rule``: what must hold. ``observed`` and ``expected``: values.
-    ``fix``: what to do next. ``code``: stable dotted id, for example ``checkpoint.truncated-shard``.
+    ``subject``: the object (a path, an option, a tensor name). ``rule``: what must hold. ``observed``, ``expected``:
+    values. ``fix``: what to do next. ``code``: stable dotted id, for example ``checkpoint.truncated-shard``.
     """
 
     exit_code = 1

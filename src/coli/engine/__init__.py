@@ -1,1 +1,1 @@
-"""The streaming runtime: checkpoint, ledger, expert store, generation. Import the modules, not the package."""
+"""The streaming runtime: files of a checkpoint, memory ledger, expert store, tokenizer, sampling and generation."""

@@ -2,54 +2,301 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coli.backends.dispatch import Dispatcher
-from coli.backends.loader import Loaded, load, workspace_bytes
+from coli.backends import _host
+from coli.backends.candidates import default_search
+from coli.backends.dispatch import Dispatcher, Fallback
+from coli.backends.loader import Loaded, load
 from coli.engine.checkpoint import Checkpoint
-from coli.engine.generation import TextStream, generate_ids
+from coli.engine.generation import TextStream, TokenStream, eos_ids_of
 from coli.engine.host_cpu import default_threads
 from coli.engine.host_memory import probe_host_memory, resident_bytes
 from coli.engine.ledger import Item, Ledger
-from coli.engine.sampling import Sampler, Sampling
+from coli.engine.sampling import Sampler, SamplingChoice, resolve_sampling
 from coli.engine.tokenizer import Tokenizer
-from coli.errors import UsageError
+from coli.errors import CheckpointError, UsageError
+from coli.families.registry import Registry, Resolution
+from coli.units import parse_size
+
+if TYPE_CHECKING:
+    from coli.backends.candidates import Search
 
 __all__ = ["Model", "open_model"]
 
-# Logits in float32 and what sampling makes of them in float64 (probabilities, order, sums), per vocabulary entry.
+Floats = npt.NDArray[np.float32]
+
+# Logits in float32 and what sampling makes of them in float64 (values, order, probabilities, sums), per vocabulary entry.
 _BYTES_PER_LOGIT = 4 + 6 * 8
-# What stays outside any limit that we set ourselves: other programs breathe, the page cache must not starve.
-_RESERVE_SHARE = 16
-_RESERVE_LEAST_BYTES = 512 << 20
+# Left alone when no --ram says otherwise: other programs breathe, and reads go through the page cache.
+_LEFT_FREE_SHARE = 16
+_LEFT_FREE_LEAST_BYTES = 512 << 20
+# The workspace that a backend takes for any size of stage: COLI_WORKSPACE_BYTES in coli_backend.h.
+_WORKSPACE_BYTES, _WORKSPACE_BYTES_PER_THREAD = 8 << 20, 2 << 20
 
 
 class Model:
-    """One model, one sequence at a time. Use as a context manager, or call close()."""
+    """One model that holds one sequence at a time. A context manager; `close` is idempotent."""
 
     def __init__(
         self,
+        *,
         checkpoint: Checkpoint,
-        resolution: Any,
-        tokenizer: Tokenizer | None,
+        resolution: Resolution,
+        tokenizer: Tokenizer | CheckpointError,
         engine: Any,
         dispatcher: Dispatcher,
-        loaded: Sequence[Loaded],
+        loaded: Loaded,
         ledger: Ledger,
+        threads: int,
         resources: ExitStack,
     ) -> None:
         self.checkpoint = checkpoint
-        self.engine = engine
         self.resolution = resolution
+        self.engine = engine
+        self.threads = threads
         self._tokenizer = tokenizer
         self._dispatcher = dispatcher
         self._loaded = loaded
         self._ledger = ledger
         self._resources = resources
+
+    # -- text
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text; special tokens are recognised, none is added."""
+        return self._text().encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids; bytes that are no UTF-8 become U+FFFD."""
+        return self._text().decode(ids)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        """Return the prompt text for chat messages, in the family's chat format and the checkpoint's revision of it."""
+        rendered: str = self._chat().render(messages, revision=self.resolution.revision, **options)
+        return rendered
+
+    def _text(self) -> Tokenizer:
+        if isinstance(self._tokenizer, CheckpointError):
+            raise self._tokenizer
+        return self._tokenizer
+
+    def _chat(self) -> Any:
+        # A family's chat format lies beside its engine.
+        return importlib.import_module(".chat", type(self.engine).__module__.rpartition(".")[0])
+
+    # -- numbers
+
+    def logits(self, ids: Sequence[int], last: int | None = None) -> Floats:
+        """Run `ids` as a new sequence; return float32 [n, vocab] of all positions, or of the last `last`.
+
+        Raises UsageError for ids outside the vocabulary or more than the context holds.
+        """
+        tokens = _token_array(ids)
+        self.engine.reset()
+        rows: Floats = self.engine.forward(tokens, 0, len(tokens) if last is None else max(0, last))
+        return rows
+
+    def generate(
+        self,
+        ids: Sequence[int],
+        *,
+        max_tokens: int = 32,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        seed: int = 0,
+        ignore_eos: bool = False,
+    ) -> Iterator[int]:
+        """Return an iterator over new token ids; greedy by default. An end token ends it and is not part of it."""
+        given = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p, "seed": seed}
+        return self._tokens(ids, max_tokens, resolve_sampling(given, None), ignore_eos)
+
+    def stream(
+        self, ids: Sequence[int], max_tokens: int, sampling: Mapping[str, Any], stop: Sequence[str] = ()
+    ) -> TextStream:
+        """Return an iterator over pieces of text; its `result` holds ids, text, finish reason and timing.
+
+        `sampling`: what the user gave; generation_config.json fills the rest.
+        """
+        return TextStream(self._tokens(ids, max_tokens, self.sampling(sampling), False), self._text(), stop)
+
+    def sampling(self, given: Mapping[str, Any]) -> SamplingChoice:
+        """Return the sampling values in force and where each comes from."""
+        return resolve_sampling(given, self.checkpoint.generation_config)
+
+    def _tokens(self, ids: Sequence[int], max_tokens: int, choice: SamplingChoice, ignore_eos: bool) -> TokenStream:
+        eos = frozenset() if ignore_eos else eos_ids_of(self.checkpoint.generation_config, dict(self.resolution.text))
+        self.engine.reset()
+        return TokenStream(
+            self.engine,
+            _token_array(ids).tolist(),
+            Sampler(choice.options, exp=_host.exp),
+            max_tokens=max_tokens,
+            context=self.engine.context,
+            eos_ids=eos,
+        )
+
+    # -- what is going on
+
+    def facts(self) -> dict[str, Any]:
+        """Return family, backend (with why) and memory as plain data, sizes in bytes."""
+        report = self._ledger.report()["ram"]
+        experts = self.engine.store
+        statistics = experts.statistics()
+        return {
+            "family": self.resolution.descriptor.id,
+            "variant": self.resolution.name,
+            "backend": {
+                "name": self._loaded.name,
+                "path": str(self._loaded.path),
+                "device": "cpu",
+                "threads": self.threads,
+                "numerics": "exact",
+                "why": self._loaded.trace.why,
+            },
+            "context": self.engine.context,
+            "prefill_chunk": self.engine.prefill_chunk,
+            "memory": {
+                "ram_limit_bytes": report["limit_bytes"],
+                "ram_reserved_bytes": report["reserved_bytes"],
+                "resident_bytes": resident_bytes(),
+                "expert_slabs": experts.capacity,
+                "expert_hits": statistics.hits,
+                "expert_misses": statistics.misses,
+                "expert_read_bytes": statistics.bytes_read,
+                "items": report["items"],
+            },
+        }
+
+    def stage_rows(self) -> list[dict[str, Any]]:
+        """Return, by stage and backend: calls, seconds, fallbacks with reasons."""
+        return self._dispatcher.rows()
+
+    def close(self) -> None:
+        """Release memory, threads and files. Idempotent."""
+        self._resources.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_model(
+    path: str | Path,
+    *,
+    threads: int | None = None,
+    context: int | None = 4096,
+    prefill_chunk: int = 128,
+    ram: int | str | None = None,
+    backend: str | None = None,
+    search: Search | None = None,
+    plugins: Sequence[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    tell: Callable[[Fallback], None] | None = None,
+) -> Model:
+    """Open a checkpoint folder.
+
+    `threads`: None takes the physical cores. `context`: positions that prompt and answer may fill; None takes what the model was
+    made for. `prefill_chunk`: prompt tokens computed at once. `ram`: hard limit in bytes, or a size such as "12GiB". `backend`: a
+    name or a library file. `search`: where backends are looked for. `plugins`: allow list of family plugins. `progress` is told (bytes done, bytes in
+    all) while resident weights are read, `tell` every new fallback once. None of these changes a bit of the result.
+
+    Raises CheckpointError, FamilyError, BackendRefused, BudgetError, UsageError; nothing stays open after an error.
+    """
+    with ExitStack() as resources:
+        checkpoint = resources.enter_context(Checkpoint.open(path))
+        resolution = Registry.load(None if plugins is None else tuple(plugins)).resolve(
+            checkpoint.config, str(checkpoint.path / "config.json")
+        )
+        entry = resolution.require_engine(str(checkpoint.path / "config.json"))
+        tokenizer = _tokenizer(checkpoint.path)
+        loaded = load(backend, search or default_search())
+        threads = default_threads() if threads is None else threads
+        if threads < 1:
+            raise UsageError("--threads", "it must be 1 or more", observed=str(threads), code="usage.threads")
+        context = _context(context, resolution)
+        workspace = _WORKSPACE_BYTES + _WORKSPACE_BYTES_PER_THREAD * threads
+        ledger = Ledger({"ram": _limit(ram)})
+        ledger.reserve(Item("runtime", "ram", resident_bytes()))
+        ledger.reserve(Item("backend workspace", "ram", workspace))
+        ledger.reserve(Item("logits and sampling", "ram", int(resolution.text.get("vocab_size", 0)) * _BYTES_PER_LOGIT))
+        dispatcher = resources.enter_context(Dispatcher([loaded], threads, workspace, tell))
+        engine = _engine_class(entry)(
+            checkpoint,
+            dict(resolution.text),
+            dispatcher,
+            ledger,
+            context=context,
+            prefill_chunk=prefill_chunk,
+            progress=progress,
+        )
+        resources.callback(engine.close)
+        return Model(
+            checkpoint=checkpoint,
+            resolution=resolution,
+            tokenizer=tokenizer,
+            engine=engine,
+            dispatcher=dispatcher,
+            loaded=loaded,
+            ledger=ledger,
+            threads=threads,
+            resources=resources.pop_all(),
+        )
+
+
+def _engine_class(entry: str) -> Any:
+    module, _, name = entry.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _tokenizer(folder: Path) -> Tokenizer | CheckpointError:
+    """Open the tokenizer, or keep the reason for the first use of text: token ids work without one."""
+    try:
+        return Tokenizer.open(folder)
+    except CheckpointError as error:
+        return error
+
+
+def _context(context: int | None, resolution: Resolution) -> int:
+    most = resolution.context
+    if context is None:
+        context = most or 4096
+    if context < 1 or (most is not None and context > most):
+        raise UsageError(
+            "--ctx",
+            "it must fit the model",
+            observed=str(context),
+            expected=f"1 to {most}" if most else "at least 1",
+            code="usage.context",
+        )
+    return context
+
+
+def _limit(ram: int | str | None) -> int:
+    if ram is not None:
+        return parse_size(ram) if isinstance(ram, str) else ram
+    memory = probe_host_memory()
+    # What this process holds already is part of the budget, and of what is not available any more.
+    left_free = max(_LEFT_FREE_LEAST_BYTES, memory.total_bytes // _LEFT_FREE_SHARE)
+    return max(0, memory.available_bytes + resident_bytes() - left_free)
+
+
+def _token_array(ids: Sequence[int]) -> npt.NDArray[np.int32]:
+    """Return int32 ids; one beyond 32 bits is outside every vocabulary, and is kept as -1 for the engine's message."""
+    tokens = np.asarray(ids, np.int64).reshape(-1)
+    return np.where((tokens >= 0) & (tokens < 2**31), tokens, -1).astype(np.int32)

@@ -1,0 +1,88 @@
+"""The child process of the loader: opens a library, reads its table, replays the canary, says what it saw.
+
+Each line of its answer is one JSON object, written before the next step begins, so that the parent knows at which
+step a library crashed or hung. ctypes only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from coli.backends.abi import QUERY_SYMBOL
+from coli.backends.abi.structs import Backend
+from coli.backends.canary import run_canary
+from coli.backends.handshake import decide_handshake, decide_slots, probe_slots, probe_table
+from coli.backends.vectors import VectorError, parse_cases
+
+__all__ = ["main", "open_library", "query_table"]
+
+
+def open_library(path: Path) -> ctypes.CDLL:
+    """Open a library by its absolute path; ctypes never closes it. Raises OSError."""
+    return ctypes.CDLL(str(path), mode=0 if sys.platform == "win32" else os.RTLD_NOW | os.RTLD_LOCAL)
+
+
+def query_table(library: ctypes.CDLL) -> int | None:
+    """Return the address of a library's table, None for null. Raises AttributeError without the query symbol."""
+    query = getattr(library, QUERY_SYMBOL)
+    query.restype = ctypes.c_void_p
+    query.argtypes = []
+    address: int | None = query()
+    return address
+
+
+def _keep_quiet() -> int:
+    """Keep the pipe to the parent for us: what the library prints goes to standard error. Returns the descriptor."""
+    channel = os.dup(1)
+    os.dup2(2, 1)
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    return channel
+
+
+def main(arguments: list[str]) -> int:
+    """Probe library ``arguments[0]`` with canary file ``arguments[1]``; return the exit code.
+
+    The answer goes to the standard output that the parent gave, one line a step.
+    """
+    channel = _keep_quiet()
+
+    def tell(step: str, **facts: Any) -> None:
+        os.write(channel, json.dumps({"step": step, **facts}).encode() + b"\n")
+
+    tell("start")
+    try:
+        library = open_library(Path(arguments[0]))
+    except OSError as error:
+        tell("open", error=str(error))
+        return 0
+    tell("open", error=None, query=hasattr(library, QUERY_SYMBOL))
+    if not hasattr(library, QUERY_SYMBOL):
+        return 0
+    address = query_table(library)
+    if address is None:
+        tell("table", table=None)
+        return 0
+    backend = Backend.from_address(address)
+    table = probe_table(backend)
+    tell("table", table=table)
+    if decide_handshake(table).verdict != "ok":
+        return 0
+    rows = probe_slots(backend)
+    tell("slots", slots=rows, name=backend.name[:128].decode("utf-8", "replace") if backend.name else "")
+    if decide_slots(rows, table["abi"]).verdict != "ok":
+        return 0
+    try:
+        cases = parse_cases(Path(arguments[1]).read_bytes())
+    except (OSError, VectorError) as error:
+        tell("canary", unreadable=str(error))
+        return 0
+    tell("canary", cases=len(cases), problems=run_canary(backend, cases))
+    return 0

@@ -1,0 +1,186 @@
+"""The canary: small recorded stage calls, replayed against an opened library and compared bit for bit.
+
+Pure ctypes, because it runs in the child process of the loader, where a wrong library may do anything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coli.backends.abi import SLOTS, Slot
+from coli.backends.abi.structs import (
+    DECLINED,
+    DONE,
+    PLACE_HOST,
+    Backend,
+    ContextConfig,
+    Error,
+    Matrix,
+    WeightDesc,
+    WeightList,
+    workspace_bytes,
+)
+
+__all__ = ["Case", "MatrixData", "Scalar", "WeightData", "run_canary"]
+
+_THREADS = 2  # the smallest number that shows a result that depends on the split of the work
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """An integer or float argument; the slot's signature says which."""
+
+    value: int | float
+
+
+@dataclass(frozen=True)
+class MatrixData:
+    """A dense matrix, rows x cols of 4 bytes.
+
+    ``data`` is the content before the call, ``expected`` after it (None: input).
+    """
+
+    rows: int
+    cols: int
+    type: int
+    data: bytes
+    expected: bytes | None = None
+
+
+@dataclass(frozen=True)
+class WeightData:
+    """A weight in its storage format."""
+
+    format: int
+    rows: int
+    cols: int
+    codes: bytes
+    scales: bytes
+
+
+Value = Scalar | MatrixData | WeightData | tuple[WeightData, ...] | None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One stage call: values in the order of the slot's arguments; None is a null pointer."""
+
+    stage: str
+    values: tuple[Value, ...]
+
+
+class _Refusal(Exception):
+    """The library did not do what the recording says."""
+
+
+class _Runner:
+    """One context of the library under test and what lives in it."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.context = ctypes.c_void_p()
+        config = ContextConfig(ctypes.sizeof(ContextConfig), _THREADS, 0, 0, workspace_bytes(_THREADS))
+        self.call("context_create", [ctypes.byref(config), ctypes.byref(self.context)])
+
+    def call(self, name: str, arguments: Sequence[Any]) -> None:
+        slot = _BY_NAME[name]
+        function = ctypes.CFUNCTYPE(ctypes.c_int32)(self.backend.slots[slot.index].function)
+        error = Error(ctypes.sizeof(Error), 0, b"")
+        status = function(*arguments, ctypes.byref(error))
+        if status != DONE:
+            text = error.text.decode("utf-8", "replace")
+            word = "declined" if status == DECLINED else "failed"
+            raise _Refusal(f"{name} {word}: {text} (code {error.code})")
+
+    def bind(self, weight: WeightData, kept: list[Any]) -> ctypes.c_void_p:
+        codes, scales = ctypes.create_string_buffer(weight.codes, max(1, len(weight.codes))), None
+        if weight.scales:
+            scales = ctypes.create_string_buffer(weight.scales, len(weight.scales))
+        desc = WeightDesc(
+            ctypes.sizeof(WeightDesc),
+            weight.format,
+            weight.rows,
+            weight.cols,
+            ctypes.addressof(codes),
+            len(weight.codes),
+            ctypes.addressof(scales) if scales is not None else None,
+            len(weight.scales),
+        )
+        kept += [codes, scales, desc]
+        handle = ctypes.c_void_p()
+        self.call("weight_bind", [self.context, ctypes.byref(desc), ctypes.byref(handle)])
+        return handle
+
+    def run(self, case: Case) -> None:
+        slot = _BY_NAME[case.stage]
+        kept: list[Any] = []  # what must live until the call is over
+        bound: list[ctypes.c_void_p] = []
+        outputs: list[tuple[str, MatrixData, Any]] = []
+        arguments: list[Any] = [self.context, None]
+        for argument, value in zip(slot.arguments, case.values, strict=True):
+            if value is None:
+                arguments.append(None)
+            elif isinstance(value, Scalar):
+                kind = ctypes.c_float if argument.type == "float" else ctypes.c_int64
+                arguments.append(kind(value.value))  # type: ignore[arg-type]
+            elif isinstance(value, MatrixData):
+                buffer = ctypes.create_string_buffer(value.data, max(1, len(value.data)))
+                matrix = Matrix(ctypes.addressof(buffer), value.rows, value.cols, value.cols, value.type, PLACE_HOST)
+                kept += [buffer, matrix]
+                arguments.append(ctypes.byref(matrix))
+                outputs.append((argument.name, value, buffer))
+            elif isinstance(value, WeightData):
+                bound.append(self.bind(value, kept))
+                arguments.append(bound[-1])
+            else:
+                handles = [self.bind(weight, kept) for weight in value]
+                bound += handles
+                items = (ctypes.c_void_p * len(handles))(*[handle.value for handle in handles])
+                weights = WeightList(ctypes.cast(items, ctypes.POINTER(ctypes.c_void_p)), len(handles))
+                kept += [items, weights]
+                arguments.append(ctypes.byref(weights))
+        self.call(case.stage, arguments)
+        for name, value, buffer in outputs:
+            want = value.data if value.expected is None else value.expected
+            _compare(case.stage, name, value, buffer.raw[: len(value.data)], want)
+        for handle in bound:
+            self.call("weight_release", [self.context, handle])
+
+
+def _compare(stage: str, name: str, value: MatrixData, got: bytes, want: bytes) -> None:
+    if got == want:
+        return
+    at = next(i for i in range(0, len(want), 4) if got[i : i + 4] != want[i : i + 4])
+    row, col = divmod(at // 4, value.cols)
+    if value.expected is None:
+        raise _Refusal(f"{stage} wrote into its input {name}[{row}, {col}]")
+    raise _Refusal(f"{stage}: {name}[{row}, {col}] is {got[at : at + 4].hex()}, expected {want[at : at + 4].hex()}")
+
+
+_BY_NAME: dict[str, Slot] = {slot.name: slot for slot in SLOTS}
+
+
+def run_canary(backend: Backend, cases: Sequence[Case]) -> list[str]:
+    """Replay all cases in one context of a library that passed the handshake.
+
+    Return what went wrong, empty when nothing did.
+    """
+    problems: list[str] = []
+    try:
+        runner = _Runner(backend)
+    except _Refusal as refusal:
+        return [str(refusal)]
+    for case in cases:
+        try:
+            runner.run(case)
+        except _Refusal as refusal:
+            problems.append(str(refusal))
+    if not problems:  # a refused call leaves weights bound, and the process ends anyway
+        try:
+            runner.call("context_destroy", [runner.context])
+        except _Refusal as refusal:
+            problems.append(str(refusal))
+    return problems

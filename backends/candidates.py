@@ -1,0 +1,151 @@
+"""Where backends are looked for, in which order, and what a selection means."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coli.backends.cpu_level import LEVELS
+from coli.backends.trace import Candidate, Place
+from coli.errors import UsageError
+
+__all__ = ["PACKAGE_LIB", "Search", "default_search", "find_candidates", "is_file_selection", "level_of", "matches"]
+
+PACKAGE_LIB = Path(__file__).with_name("lib")
+_LIBRARY = re.compile(r"(?:lib)?coli_(\w+)\.(?:so|dll|dylib)")
+_MAX_ENTRIES = 10_000  # of one folder
+
+
+@dataclass(frozen=True)
+class Search:
+    """What decides the search: the selection (None: automatic) and where it was made, then the folders in order.
+
+    ``path``: folders of COLI_BACKEND_PATH. ``data_folder``: holds one folder a build cell. ``cache_folder``: kept
+    answers of child processes, None: none are kept. ``library_path``: folders where the system's loader looks first
+    (LD_LIBRARY_PATH).
+    """
+
+    selection: str | None = None
+    selection_origin: str = "--backend"
+    path: tuple[Path, ...] = ()
+    data_folder: Path | None = None
+    package_folder: Path = PACKAGE_LIB
+    cache_folder: Path | None = None
+    library_path: tuple[Path, ...] = ()
+
+
+def default_search(
+    selection: str | None = None,
+    selection_origin: str = "--backend",
+    path: Sequence[str] = (),
+    library_path: Sequence[str] = (),
+) -> Search:
+    """Return the search of this user: data and cache folders as platformdirs has them.
+
+    Raises UsageError for a relative folder.
+    """
+    import platformdirs
+
+    folders: list[Path] = []
+    for entry in path:
+        if not Path(entry).is_absolute():
+            raise UsageError(
+                "COLI_BACKEND_PATH",
+                "every folder must be absolute: backends are never taken from the current folder",
+                observed=repr(entry),
+                fix="write the whole path",
+                code="usage.backend-path",
+            )
+        folders.append(Path(entry))
+    return Search(
+        selection=selection or None,
+        selection_origin=selection_origin,
+        path=tuple(folders),
+        data_folder=platformdirs.user_data_path("coli", appauthor=False) / "backends",
+        cache_folder=platformdirs.user_cache_path("coli", appauthor=False) / "backends",
+        library_path=tuple(Path(entry) for entry in library_path if Path(entry).is_absolute()),
+    )
+
+
+def is_file_selection(selection: str) -> bool:
+    """Say whether a selection is a file: it has a folder in it.
+
+    A bare name is looked up, never in the current folder.
+    """
+    return "/" in selection or (sys.platform == "win32" and "\\" in selection)
+
+
+def library_name(file_name: str) -> str | None:
+    """Return the name that selects a library file, None for other files.
+
+    ``libcoli_cpu_x86_64_v4.so`` is ``cpu-x86-64-v4``.
+    """
+    found = _LIBRARY.fullmatch(file_name)
+    return found[1].replace("_", "-") if found else None
+
+
+def level_of(candidate: Candidate) -> str:
+    """Return the CPU level in a candidate's name."""
+    return candidate.name.removeprefix("cpu-")
+
+
+def matches(candidate: Candidate, selection: str) -> bool:
+    """Say whether a name selects a candidate: ``cpu-x86-64-v4``, ``x86-64-v4`` or the file's name.
+
+    ``_`` and ``-`` are the same.
+    """
+    wanted = selection.lower()
+    return wanted == candidate.path.name.lower() or wanted.replace("_", "-") in (
+        candidate.name,
+        level_of(candidate),
+    )
+
+
+def _scan(folder: Path, origin: str) -> tuple[Place, list[Candidate]]:
+    try:
+        names = sorted(entry.name for _, entry in zip(range(_MAX_ENTRIES), folder.iterdir(), strict=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return Place(origin, folder, "absent"), []
+    except OSError:
+        return Place(origin, folder, "unreadable"), []
+    found = [
+        Candidate(folder.resolve() / name, known, origin) for name in names if (known := library_name(name)) is not None
+    ]
+    found.sort(key=_preference)
+    return Place(origin, folder, "searched", len(found)), found
+
+
+def _preference(candidate: Candidate) -> int:
+    levels = list(LEVELS)
+    level = level_of(candidate)
+    return levels.index(level) if level in levels else len(levels)
+
+
+def find_candidates(search: Search) -> tuple[tuple[Place, ...], tuple[Candidate, ...]]:
+    """Return the places that were looked at and the libraries found: preferred levels first, then by place.
+
+    A selection that is a file comes first, whether it exists or not: the gates say what is wrong with it.
+    """
+    places: list[Place] = []
+    found: list[Candidate] = []
+    chosen: list[Candidate] = []
+    if search.selection and is_file_selection(search.selection):
+        path = Path(search.selection).expanduser().absolute()
+        chosen.append(Candidate(path, library_name(path.name) or path.stem, search.selection_origin))
+    folders: list[tuple[str, Path]] = [("COLI_BACKEND_PATH", folder) for folder in search.path]
+    if search.data_folder is not None:
+        try:
+            cells = sorted(entry for entry in search.data_folder.iterdir() if entry.is_dir())
+        except OSError:
+            cells = []
+        folders += [("user data", cell) for cell in cells] or [("user data", search.data_folder)]
+    folders.append(("package", search.package_folder))
+    for origin, folder in folders:
+        place, libraries = _scan(folder, origin)
+        places.append(place)
+        found += [library for library in libraries if all(library.path != other.path for other in (*chosen, *found))]
+    found.sort(key=_preference)  # stable: equal levels stay in the order of the places
+    return tuple(places), (*chosen, *found)

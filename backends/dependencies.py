@@ -1,0 +1,149 @@
+"""Where the system would find the libraries that a backend links to, without opening any of them."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coli.backends.containers import Container, ContainerError, read_container
+
+__all__ = ["Closure", "resolve_closure"]
+
+_MAX_LIBRARIES = 128
+_CACHE_MAGIC = b"glibc-ld.so.cache1.1"
+_DEFAULT_FOLDERS = ("lib", "usr/lib", "lib64", "usr/lib64", "usr/local/lib")
+
+
+@dataclass(frozen=True)
+class Closure:
+    """The resolved libraries by name, and those that are missing with the library that needs them."""
+
+    found: dict[str, str]
+    missing: tuple[tuple[str, str], ...]  # (library, needed by)
+    searched: tuple[str, ...]
+
+
+def _cached_names(root: Path) -> dict[str, str]:
+    """Read name -> path from ``/etc/ld.so.cache``; an absent, foreign or damaged cache is an empty one."""
+    try:
+        data = (root / "etc/ld.so.cache").read_bytes()
+    except OSError:
+        return {}
+    start = data.find(_CACHE_MAGIC)  # an old-format cache may come first
+    if start < 0 or len(data) < start + 48:
+        return {}
+    count = struct.unpack_from("=I", data, start + 20)[0]
+    if count > (len(data) - start - 48) // 24:
+        return {}
+    names: dict[str, str] = {}
+    for at in range(count):
+        _, key, value = struct.unpack_from("=iII", data, start + 48 + at * 24)
+        if max(key, value) >= len(data) - start:
+            return {}
+        texts = []
+        for offset in (start + key, start + value):
+            end = data.find(b"\0", offset)
+            texts.append(data[offset : end if end >= 0 else offset].decode("utf-8", "replace"))
+        names.setdefault(*texts)
+    return names
+
+
+def _mapped_names() -> dict[str, str]:
+    """Return the libraries that this process has mapped: the system finds those again, wherever they are."""
+    try:
+        text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    paths = {line.split(None, 5)[5] for line in text.splitlines() if line.count(" ") >= 5 and "/" in line}
+    return {Path(path).name: path for path in paths if ".so" in path}
+
+
+def _elf_folders(root: Path, machine: str) -> list[Path]:
+    folders = [root / name for name in _DEFAULT_FOLDERS]
+    folders += [root / name / f"{machine}-linux-gnu" for name in ("lib", "usr/lib")]
+    return folders
+
+
+def _pe_is_system(name: str, root: Path) -> bool:
+    lower = name.lower()
+    if lower.startswith(("api-ms-win-", "ext-ms-")):  # sets that Windows maps by itself
+        return True
+    return any((root / "Windows" / folder / name).is_file() for folder in ("System32", "system32"))
+
+
+def resolve_closure(
+    path: Path, container: Container, library_path: Sequence[Path] = (), root: Path = Path("/")
+) -> Closure:
+    """Resolve what ``path`` needs, and what those need. ``library_path``: folders of LD_LIBRARY_PATH or PATH."""
+    cached = _cached_names(root) if container.kind == "elf" else {}
+    mapped = _mapped_names() if container.kind == "elf" and root == Path("/") and sys.platform == "linux" else {}
+    system = _elf_folders(root, container.machine) if container.kind == "elf" else []
+    found: dict[str, str] = {}
+    missing: list[tuple[str, str]] = []
+    queue: list[tuple[Path, Container]] = [(path, container)]
+    searched = [*library_path, *system]
+    while queue:
+        owner, content = queue.pop(0)
+        origin = str(owner.parent)
+        own = [Path(p.replace("$ORIGIN", origin).replace("${ORIGIN}", origin)) for p in content.run_path]
+        if content.kind == "pe":
+            own.append(owner.parent)
+        for name in content.needed:
+            if name in found or any(name == gone for gone, _ in missing):
+                continue
+            if len(found) >= _MAX_LIBRARIES:
+                return Closure(found, tuple(missing), tuple(str(folder) for folder in searched))
+            if content.kind == "pe" and _pe_is_system(name, root):
+                found[name] = "system"
+                continue
+            target = _locate(name, content, own, library_path, system, cached, mapped, root)
+            if target is None:
+                missing.append((name, owner.name))
+                searched += [folder for folder in own if folder not in searched]
+                continue
+            found[name] = str(target)
+            try:
+                queue.append((target, read_container(target)))
+            except (ContainerError, OSError):
+                continue  # it is there; whether it is sound shows when it is opened, in the child process
+    return Closure(found, tuple(missing), tuple(str(folder) for folder in searched))
+
+
+def _locate(
+    name: str,
+    content: Container,
+    own: Sequence[Path],
+    library_path: Sequence[Path],
+    system: Sequence[Path],
+    cached: dict[str, str],
+    mapped: dict[str, str],
+    root: Path,
+) -> Path | None:
+    if "/" in name:  # the link editor recorded a path
+        return Path(name) if Path(name).is_absolute() and Path(name).is_file() else None
+    for folder in (*own, *library_path):
+        if _fits(folder / name, content):
+            return folder / name
+    for table in (cached, mapped):
+        if name in table:
+            path = root / table[name].lstrip("/") if table is cached else Path(table[name])
+            if _fits(path, content):
+                return path
+    for folder in system:
+        if _fits(folder / name, content):
+            return folder / name
+    return None
+
+
+def _fits(path: Path, content: Container) -> bool:
+    """Say whether there is a library of the same machine: the system passes over others."""
+    try:
+        if not path.is_file():
+            return False
+        other = read_container(path)
+    except (ContainerError, OSError):
+        return False
+    return other.machine == content.machine and other.bits == content.bits

@@ -1,0 +1,86 @@
+"""The manifest beside a backend, ``<file>.json``: what it is, and the hash that ties it to the library."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["SCHEMA", "Manifest", "ManifestError", "file_sha256", "manifest_path", "read_manifest"]
+
+SCHEMA = "coli.backend/1"
+_MAX_BYTES = 1 << 20
+
+
+class ManifestError(ValueError):
+    """The manifest cannot be used. ``code`` is ``missing``, ``unreadable``, ``schema`` or ``field``."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The fields that the loader uses; ``level`` is normalised (``x86-64-v3``)."""
+
+    file: str
+    sha256: str
+    name: str
+    kind: str
+    level: str
+    compiler: str
+    evidence: str
+
+
+def manifest_path(library: Path) -> Path:
+    """Return where the manifest of ``library`` lies."""
+    return library.with_name(library.name + ".json")
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hex. Raises OSError."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def read_manifest(library: Path) -> Manifest:
+    """Read and check the manifest of ``library``. Raises ManifestError."""
+    path = manifest_path(library)
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise ManifestError("missing", f"{path.name} is not there") from None
+    except OSError as error:
+        raise ManifestError("unreadable", f"{path.name}: {error.strerror}") from None
+    if len(data) > _MAX_BYTES:
+        raise ManifestError("unreadable", f"{path.name} is larger than {_MAX_BYTES} bytes")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError("unreadable", f"{path.name} is not JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        found = document.get("schema") if isinstance(document, dict) else type(document).__name__
+        raise ManifestError("schema", f"{path.name} has the schema {found!r}")
+
+    def text(name: str) -> str:
+        value: Any = document.get(name)
+        if not isinstance(value, str) or not value or len(value) > 1000:
+            raise ManifestError("field", f"{path.name}: {name} is {value!r:.60}, expected a text")
+        return value
+
+    return Manifest(
+        file=text("file"),
+        sha256=text("sha256").lower(),
+        name=text("name"),
+        kind=text("kind"),
+        level=text("level").replace("_", "-"),
+        compiler=text("compiler"),
+        evidence=text("evidence"),
+    )

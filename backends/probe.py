@@ -1,0 +1,157 @@
+"""Run the child process that opens a library, with a deadline, and keep its answer by content of the file."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["LOADER_VERSION", "Answer", "cache_key", "probe_library", "read_cached", "write_cached"]
+
+# Raised when gates or canary change their meaning: older cached answers are then not asked for.
+LOADER_VERSION = 1
+
+DEADLINE_S = 30.0  # a cold disk and a busy machine; a sound library answers in 0.2 s
+_MAX_ANSWER_BYTES = 1 << 20
+_STDERR_BYTES = 2000
+
+# -I keeps the current folder, PYTHONPATH and user site out; the parent's own search path is handed over instead.
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from coli.backends._probe import main; raise SystemExit(main(sys.argv[2:]))"
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the child said (step -> facts), and how it ended: ``exit``, ``signal``, ``timeout`` or ``not started``."""
+
+    steps: dict[str, dict[str, Any]]
+    end: str
+    detail: str = ""
+
+    @property
+    def last(self) -> str:
+        """Return the last step that it told."""
+        return next(reversed(self.steps), "")
+
+
+def probe_library(path: Path, canary: Path, deadline_s: float = DEADLINE_S) -> Answer:
+    """Open ``path`` in a child process. Never raises for what the library does."""
+    search = [entry for entry in sys.path if entry and Path(entry).is_absolute()]
+    command = [sys.executable, "-I", "-c", _START, json.dumps(search), str(path), str(canary)]
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        try:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+                cwd=path.anchor,
+            )
+        except OSError as error:
+            return Answer({}, "not started", str(error))
+        timed_out = False
+        try:
+            child.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+        finally:
+            _end(child)
+        output.seek(0)
+        steps = _parse_steps(output.read(_MAX_ANSWER_BYTES))
+        errors.seek(max(0, errors.seek(0, 2) - _STDERR_BYTES))
+        said = errors.read(_STDERR_BYTES).decode("utf-8", "replace").strip()
+    if timed_out:
+        return Answer(steps, "timeout", f"no answer within {deadline_s:g} s")
+    if child.returncode < 0:
+        return Answer(steps, "signal", _signal_name(-child.returncode))
+    last = said.splitlines()[-1] if said else ""
+    return Answer(steps, "exit", f"exit code {child.returncode}" + (f": {last}" if last and child.returncode else ""))
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End the child and whatever it started: it leads a session of its own."""
+    if child.poll() is None:
+        with contextlib.suppress(OSError):
+            if sys.platform == "win32":
+                child.kill()
+            else:
+                os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _parse_steps(data: bytes) -> dict[str, dict[str, Any]]:
+    steps: dict[str, dict[str, Any]] = {}
+    for line in data.splitlines():
+        try:
+            facts = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(facts, dict) or not isinstance(facts.get("step"), str):
+            break
+        steps[facts["step"]] = facts
+    return steps
+
+
+def cache_key(sha256: str, canary: Path, slot_list: Path, machine: Sequence[str]) -> str:
+    """Return the name under which an answer is kept.
+
+    It changes with the library, the canary, the slots, the loader, the machine.
+    """
+    digest = hashlib.sha256()
+    for part in (sha256, str(LOADER_VERSION), *machine, sys.platform, sys.implementation.cache_tag or ""):
+        digest.update(part.encode() + b"\0")
+    for file in (canary, slot_list):
+        digest.update(hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest())
+    return digest.hexdigest()
+
+
+def read_cached(folder: Path | None, key: str) -> Answer | None:
+    """Return a kept answer; None when there is none, or one that cannot be read."""
+    if folder is None:
+        return None
+    try:
+        with (folder / f"{key}.json").open("rb") as file:
+            document = json.loads(file.read(_MAX_ANSWER_BYTES))
+        steps, end, detail = document["steps"], document["end"], document["detail"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    if not isinstance(steps, dict) or not all(isinstance(facts, dict) for facts in steps.values()):
+        return None
+    return Answer(steps, str(end), str(detail))
+
+
+def write_cached(folder: Path | None, key: str, answer: Answer) -> None:
+    """Keep an answer. Only one that would come out the same again: not a time-out, not a child that did not start."""
+    if folder is None or answer.end != "exit":
+        return
+    document = {"steps": answer.steps, "end": answer.end, "detail": answer.detail}
+    with contextlib.suppress(OSError):  # a full or read-only home only costs the next start 0.2 s
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=".probe-", dir=folder)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(document, file)
+            Path(name).replace(folder / f"{key}.json")
+        except OSError:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+            raise

@@ -1,0 +1,133 @@
+"""Reading `config.json`: tolerant of how files were written, strict about what they say. Nothing in it is ever run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from coli.errors import CheckpointError
+
+__all__ = ["MAX_CONFIG_BYTES", "ConfigFile", "read_config"]
+
+# Real ones are 2 KB to 2 MB (the large ones list every quantized layer).
+MAX_CONFIG_BYTES = 16 * 1024 * 1024
+MAX_NOTES = 20
+
+
+class ConfigFile(NamedTuple):
+    """A parsed config and what was unusual about the file."""
+
+    data: dict[str, Any]
+    path: Path
+    notes: tuple[str, ...]
+
+
+def read_config(path: Path) -> ConfigFile:
+    """Read the `config.json` at a path (a file, or the folder it lies in).
+
+    A byte order mark, CRLF and Infinity are accepted and noted. Raises CheckpointError: missing, too large, not UTF-8,
+    not JSON, not an object, NaN (`checkpoint.non-finite`, with the field).
+    """
+    file = path / "config.json" if path.is_dir() else path
+    raw = _read(file)
+    notes: list[str] = []
+    if raw.startswith(b"\xef\xbb\xbf"):
+        raw = raw[3:]
+        notes.append("starts with a byte order mark")
+    if b"\r\n" in raw:
+        notes.append("has CRLF line ends")
+    text = _decode(file, raw)
+    repeated: list[str] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(items)
+        if len(table) < len(items):
+            keys = [k for k, _ in items]
+            repeated.extend(sorted({k for k in keys if keys.count(k) > 1}))
+        return table
+
+    try:
+        data = json.loads(text, object_pairs_hook=pairs)
+    except json.JSONDecodeError as error:
+        raise _broken(file, f"line {error.lineno}, column {error.colno}: {error.msg}", _hint(raw)) from None
+    except (RecursionError, ValueError) as error:
+        raise _broken(file, f"{type(error).__name__}: {error}"[:200], None) from None
+    if not isinstance(data, dict):
+        raise _broken(file, f"a {type(data).__name__} at the top", "an object { ... }")
+    notes += [f"key {key!r} is there twice, the last one counts" for key in repeated]
+    for field, value in _non_finite(data, ""):
+        if math.isnan(value):
+            raise CheckpointError(
+                str(file),
+                f"{field} must be a number",
+                observed="NaN",
+                expected="a finite value",
+                fix=f"take the {file.name} of the original checkpoint",
+                code="checkpoint.non-finite",
+            )
+        notes.append(f"{field} is {value}")
+    if len(notes) > MAX_NOTES:
+        notes[MAX_NOTES:] = [f"and {len(notes) - MAX_NOTES} more"]
+    return ConfigFile(data, file, tuple(notes))
+
+
+def _read(file: Path) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise CheckpointError(
+            str(file),
+            "the config of a checkpoint must be readable",
+            observed=error.strerror or str(error),
+            fix="give the folder that holds config.json",
+            code="checkpoint.no-config",
+        ) from None
+    if len(raw) > MAX_CONFIG_BYTES:
+        raise CheckpointError(
+            str(file),
+            "a config must not be larger than 16 MiB",
+            observed=f"{file.stat().st_size} bytes",
+            code="checkpoint.config-size",
+        )
+    return raw
+
+
+def _decode(file: Path, raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _broken(file, f"byte {error.start} is not UTF-8", "UTF-8 text") from None
+
+
+def _hint(raw: bytes) -> str | None:
+    if raw.startswith(b"version https://git-lfs"):
+        return "the file itself; this is a Git LFS pointer, download it with `git lfs pull`"
+    if not raw.strip():
+        return "an object { ... }; the file is empty"
+    return None
+
+
+def _broken(file: Path, observed: str, expected: str | None) -> CheckpointError:
+    return CheckpointError(
+        str(file),
+        "the config must be a JSON object",
+        observed=observed,
+        expected=expected,
+        fix=f"download {file.name} again",
+        code="checkpoint.config",
+    )
+
+
+def _non_finite(value: Any, where: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, float) and not math.isfinite(value):
+        yield where, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _non_finite(item, f"{where}.{key}" if where else key)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _non_finite(item, f"{where}[{index}]")

@@ -1,0 +1,1 @@
+"""DeepSeek V4: Flash, Pro, their base models and the 0731 revision."""

@@ -1,0 +1,89 @@
+"""`coli backends`: the compute backends that were found, what every gate says of them, and which one is chosen."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from coli.cli.options import with_settings
+from coli.cli.session import backend_search
+from coli.cli.terminal import Terminal
+from coli.settings import Resolved
+
+if TYPE_CHECKING:
+    from coli.backends.trace import CandidateTrace
+
+__all__ = ["command"]
+
+
+@click.group("backends", invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
+@with_settings("backends")
+def command(settings: Resolved, as_json: bool) -> None:
+    """List compute backends, and explain which one is chosen."""
+    ctx = click.get_current_context()
+    ctx.obj = settings
+    if ctx.invoked_subcommand is not None:
+        return
+    from coli.backends.loader import refusal_of, survey
+
+    search = backend_search(settings)
+    trace = survey(search)
+    if as_json:
+        click.echo(json.dumps(trace.as_dict(), ensure_ascii=False, indent=2))
+        if trace.chosen is None:
+            ctx.exit(refusal_of(trace, search).exit_code)
+        return
+    terminal = Terminal.from_settings(sys.stdout, settings)
+    terminal.table(
+        ("backend", "verdict", "reason", "from", "file"),
+        [
+            (
+                row.candidate.name,
+                "chosen" if index == trace.chosen else "ok" if row.accepted else "refused",
+                _reason(row),
+                row.candidate.origin,
+                str(row.candidate.path),
+            )
+            for index, row in enumerate(trace.candidates)
+        ],
+    )
+    terminal.facts([("machine", trace.machine), *((f"{p.origin} ({p.state})", str(p.path)) for p in trace.places)])
+    if trace.chosen is None:
+        raise refusal_of(trace, search)
+    terminal.line(f"{trace.candidates[trace.chosen].candidate.name}: {trace.why}")
+
+
+@command.command("explain")
+@click.argument("file", metavar="FILE")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
+@click.pass_context
+def explain(ctx: click.Context, file: str, as_json: bool) -> None:
+    """Show what every gate says of one library, by its file or its name. Exit code 5 when it is refused."""
+    from coli.backends.loader import explain_selection
+
+    settings: Resolved = ctx.obj
+    trace = explain_selection(file, backend_search(settings))
+    row = trace.candidates[0]
+    if as_json:
+        click.echo(json.dumps(trace.as_dict(), ensure_ascii=False, indent=2))
+    else:
+        terminal = Terminal.from_settings(sys.stdout, settings)
+        terminal.facts([("file", str(row.candidate.path)), ("name", row.candidate.name), ("machine", trace.machine)])
+        for finding in row.findings:
+            terminal.facts([(f"{finding.gate:<13}{finding.verdict:<8}", finding.evidence)])
+            for word, text in (("expected", finding.expected), ("fix", finding.fix)):
+                if text is not None:
+                    terminal.facts([(" " * 21, f"{word}: {text}")])
+    if not row.accepted:
+        ctx.exit(5)
+
+
+def _reason(row: CandidateTrace) -> str:
+    finding = row.refusal
+    if finding is not None:
+        return f"{finding.gate}: {finding.evidence}"
+    return row.findings[-1].evidence + (", kept from an earlier start" if row.cached else "")

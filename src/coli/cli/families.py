@@ -1,0 +1,240 @@
+"""`coli families`: list model families and plugins, and explain how a model resolves."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coli.cli.options import with_settings
+from coli.settings import Resolved
+
+if TYPE_CHECKING:
+    from coli.cli.terminal import Terminal
+    from coli.families.config_facts import ConfigFacts
+    from coli.families.probe import Verdict
+    from coli.families.registry import Explanation, Family, Refusal, Registry, Resolution
+
+__all__ = ["command"]
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
+
+
+@click.group("families", invoke_without_command=True)
+@_JSON
+@with_settings("families")
+def command(settings: Resolved, as_json: bool) -> None:
+    """List model families and plugins, or explain how a model resolves."""
+    ctx = click.get_current_context()
+    if ctx.invoked_subcommand:
+        ctx.obj = (settings, as_json)
+        return
+    registry = _registry(settings)
+    verdicts = _verdicts(registry)
+    if as_json:
+        _print_json(
+            families=[_family_record(f, verdicts.get(f.descriptor.id)) for f in registry.families()],
+            refused=[_refusal_record(r) for r in registry.refused()],
+        )
+        return
+    terminal = _terminal(settings)
+    rows = []
+    for family in registry.families():
+        verdict = verdicts.get(family.descriptor.id)
+        status = family.status if verdict is None or verdict.ok else "refused"
+        types = ", ".join(family.descriptor.types())
+        rows.append((family.descriptor.id, family.descriptor.name, status, family.provider.text(), types))
+    terminal.table(("family", "name", "status", "provider", "model types"), rows)
+    for family in registry.families():
+        verdict = verdicts.get(family.descriptor.id)
+        if verdict and not verdict.ok:
+            terminal.line(f"{family.descriptor.id}: engine of {family.provider.text()} refused: {verdict.reason}")
+        elif verdict and verdict.printed:
+            terminal.line(f"{family.descriptor.id}: engine of {family.provider.text()} prints when it is imported")
+    for refusal in registry.refused():
+        terminal.line(f"{refusal.provider.text()} refused: {refusal.reason}")
+
+
+@command.command("show")
+@click.argument("family_id", metavar="ID")
+@_JSON
+@click.pass_context
+def show(ctx: click.Context, family_id: str, as_json: bool) -> None:
+    """Show what a family declares: types, variants, stages, tensor roles."""
+    settings, group_json = ctx.obj
+    registry = _registry(settings)
+    family = registry.get(family_id)
+    verdict = _verdicts(registry, family_id).get(family_id)
+    if as_json or group_json:
+        _print_json(family=_family_record(family, verdict, whole=True))
+        return
+    d = family.descriptor
+    terminal = _terminal(settings)
+    terminal.facts(
+        (name, value or "-")
+        for name, value in (
+            ("family", f"{d.id}: {d.name}"),
+            ("provider", f"{family.provider.text()}, {d.origin}"),
+            ("status", family.status if verdict is None or verdict.ok else f"refused: {verdict.reason}"),
+            ("engine", d.engine),
+            ("family API", d.api),
+            ("model types", ", ".join(d.model_types)),
+            ("older names", ", ".join(d.aliases)),
+            ("architectures", ", ".join(d.architectures)),
+            ("text config", d.text_config),
+            ("context", "not known" if d.context.maximum is None else f"up to {d.context.maximum} tokens"),
+            ("capabilities", ", ".join(d.capabilities)),
+            ("CUDA", d.minimum_compute_capability and f"compute capability {d.minimum_compute_capability} or later"),
+            ("stages", ", ".join(d.stages)),
+        )
+    )
+    if d.variants:
+        terminal.table(("variant", "name", "when"), [(v.id, v.name, _conditions(v)) for v in d.variants])
+    if d.roles:
+        terminal.table(("role", "tensors"), [(r.kind, "\n".join([*r.names, *r.scales])) for r in d.roles])
+
+
+@command.command("explain")
+@click.argument("model_or_type", metavar="MODEL_OR_TYPE")
+@_JSON
+@click.pass_context
+def explain(ctx: click.Context, model_or_type: str, as_json: bool) -> int:
+    """Explain why a checkpoint or a model type resolves, or why not."""
+    settings, group_json = ctx.obj
+    registry = _registry(settings)
+    explanation, facts, notes = _explain(registry, model_or_type)
+    code = explanation.error.exit_code if explanation.error else 0
+    if as_json or group_json:
+        resolution = explanation.resolution
+        _print_json(
+            subject=explanation.subject,
+            resolution=_resolution_record(resolution) if resolution else None,
+            facts=_plain(facts) if facts else None,
+            notes=notes,
+            why=explanation.why,
+            error=explanation.error.as_dict() if explanation.error else None,
+        )
+        return code
+    terminal = _terminal(settings)
+    for step in explanation.why:
+        terminal.line(f"- {step}")
+    for note in notes:
+        terminal.note(f"  note: {note}")
+    if explanation.resolution:
+        terminal.facts(_resolution_facts(explanation.resolution))
+    if explanation.error:
+        click.echo(f"coli: {explanation.error.text()}", err=True)
+    return code
+
+
+def _registry(settings: Resolved) -> Registry:
+    from coli.families.registry import Registry
+
+    plugins = settings["plugins"]
+    return Registry.load(None if plugins is None else tuple(plugins))
+
+
+def _terminal(settings: Resolved) -> Terminal:
+    from coli.cli.terminal import Terminal
+
+    return Terminal.from_settings(sys.stdout, settings)
+
+
+def _verdicts(registry: Registry, only: str | None = None) -> dict[str, Verdict]:
+    """Return what the engines of plugins did when they were imported in a child process, by family id."""
+    wanted = [f for f in registry.families() if f.provider.source == "plugin" and f.descriptor.engine]
+    wanted = [f for f in wanted if only in (None, f.descriptor.id)]
+    if not wanted:
+        return {}
+    from coli.families.probe import probe
+    from coli.paths import cache_folder
+
+    return {f.descriptor.id: probe(f, cache_folder()) for f in wanted}
+
+
+def _explain(registry: Registry, subject: str) -> tuple[Explanation, ConfigFacts | None, list[str]]:
+    # A word that is a known type is a type, even when a folder of that name is here.
+    explanation = registry.explain(subject)
+    path = Path(subject)
+    if explanation.resolution or not path.exists():
+        return explanation, None, []
+    from coli.families.config_facts import config_facts
+    from coli.families.config_file import read_config
+
+    config = read_config(path)
+    facts = config_facts(config.data, str(config.path))
+    return registry.explain(config.data, str(config.path)), facts, [*config.notes, *facts.notes]
+
+
+def _conditions(variant: Any) -> str:
+    conditions = [f"{key} = {value}" for key, value in variant.match.items()]
+    conditions += [f"with {key}" for key in variant.present] + [f"without {key}" for key in variant.absent]
+    return ", ".join(conditions)
+
+
+def _resolution_facts(resolution: Resolution) -> list[tuple[str, str]]:
+    return [
+        ("family", resolution.descriptor.id),
+        ("model", resolution.name),
+        ("engine", resolution.descriptor.engine or "none here"),
+        ("context", "not known" if resolution.context is None else f"{resolution.context} tokens"),
+    ]
+
+
+def _family_record(family: Family, verdict: Verdict | None, whole: bool = False) -> dict[str, Any]:
+    d = family.descriptor
+    record: dict[str, Any] = {
+        "id": d.id,
+        "name": d.name,
+        "status": family.status if verdict is None or verdict.ok else "refused",
+        "model_types": d.model_types,
+        "aliases": d.aliases,
+        "architectures": d.architectures,
+        "engine": d.engine,
+        "capabilities": d.capabilities,
+        "variants": [v.id for v in d.variants],
+        "provider": family.provider._asdict(),
+        "probe": verdict._asdict() if verdict else None,
+    }
+    if whole:
+        import msgspec
+
+        record["descriptor"] = msgspec.to_builtins(d)
+    return record
+
+
+def _refusal_record(refusal: Refusal) -> dict[str, Any]:
+    return {
+        "provider": refusal.provider._asdict(),
+        "code": refusal.code,
+        "reason": refusal.reason,
+        "model_types": refusal.model_types,
+    }
+
+
+def _resolution_record(resolution: Resolution) -> dict[str, Any]:
+    return {
+        "family": resolution.descriptor.id,
+        "name": resolution.name,
+        "model_type": resolution.model_type,
+        "found_by": resolution.found_by,
+        "text_source": resolution.text_source,
+        "variant": resolution.variant.id if resolution.variant else None,
+        "revision": resolution.revision,
+        "context": resolution.context,
+        "engine": resolution.descriptor.engine,
+        "provider": resolution.family.provider._asdict(),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "_asdict"):
+        return {key: _plain(item) for key, item in value._asdict().items()}
+    return value
+
+
+def _print_json(**fields: Any) -> None:
+    click.echo(json.dumps({"schema": "coli.families/1", **fields}, ensure_ascii=False, indent=2))

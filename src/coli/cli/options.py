@@ -1,0 +1,52 @@
+"""Click options made from the settings table, and the resolved settings handed to the command."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from coli.settings import SETTINGS, Setting, resolve
+
+__all__ = ["with_settings"]
+
+
+def with_settings(reader: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command every option that lists ``reader``, and pass it ``settings=Resolved``.
+
+    A command argument that is the name of a setting (MODEL) counts as its option.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        mine = [setting for setting in SETTINGS if setting.option and reader in setting.readers]
+
+        @functools.wraps(function)
+        def wrapper(**parameters: Any) -> Any:
+            options = {setting.name: parameters.pop(setting.name) for setting in mine}
+            if "model" in parameters:
+                options["model"] = parameters.pop("model")
+            settings = resolve(options)
+            for note in settings.notes:
+                click.echo(f"note: {note}", err=True)
+            return function(settings=settings, **parameters)
+
+        decorated: Callable[..., Any] = wrapper
+        for setting in reversed(mine):
+            decorated = _option(setting, str(setting.option))(decorated)
+        return decorated
+
+    return decorate
+
+
+def _option(setting: Setting, option: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    kind = setting.kind
+    if kind.flag:
+        # None, not False, when absent: the variable or the file may say yes.
+        return click.option(option, setting.name, is_flag=True, default=None, help=setting.help)
+    shown = setting.unset if setting.default is None else kind.show(setting.default)
+    help_text = f"{setting.help}  [default: {shown}]" if shown not in ("", "-") else setting.help
+    return click.option(
+        option, setting.name, metavar=kind.metavar, multiple=kind.multiple, default=None, help=help_text
+    )

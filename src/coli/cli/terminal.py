@@ -1,0 +1,130 @@
+"""The terminal renderer: facts, tables and notes, in colour where there is a terminal, with an ASCII twin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from coli.settings import Resolved
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Terminal"]
+
+_PIPE_WIDTH = 120  # columns where there is no terminal to ask
+
+
+class Terminal:
+    """Write to ``stream``. With ``ascii`` only ASCII symbols and lines, with ``color`` False no escape sequences."""
+
+    def __init__(self, stream: IO[str], *, ascii: bool = False, color: bool = True) -> None:
+        self._stream = stream
+        self._ascii = ascii or not _takes_box_characters(stream)
+        self._color = color and stream.isatty()
+        self._console: Console | None = None
+
+    @classmethod
+    def from_settings(cls, stream: IO[str], settings: Resolved) -> Terminal:
+        """Return the renderer that the settings `ascii` and `no_color` ask for."""
+        return cls(stream, ascii=settings["ascii"], color=not settings["no_color"])
+
+    def write(self, text: str) -> None:
+        """Write ``text`` and flush, for streamed answers. Control characters never reach a terminal."""
+        self._stream.write(_without_controls(text) if self._stream.isatty() else text)
+        self._stream.flush()
+
+    def line(self, text: str = "") -> None:
+        """Write one line of plain text."""
+        self.write(text + "\n")
+
+    def note(self, text: str) -> None:
+        """Write one line of secondary text."""
+        from rich.text import Text
+
+        self._print(Text(text, style="dim"))
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Show how far something is, on a terminal only; the line is wiped when it is done."""
+        if self._stream.isatty():
+            wiped = "\r" + " " * (len(what) + 6) + "\r"
+            self._stream.write(wiped if done >= total else f"\r{what} {100 * done // total:3}%")
+            self._stream.flush()
+
+    def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Write `name  value` lines with the values aligned; values are never cut."""
+        pairs = list(pairs)
+        width = max((len(name) for name, _ in pairs), default=0)
+        from rich.text import Text
+
+        for name, value in pairs:
+            self._print(Text.assemble((f"{name:<{width}}", "bold"), "  ", value))
+
+    def table(
+        self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: frozenset[str] = frozenset()
+    ) -> None:
+        """Write a table. ``numeric`` names the columns that are aligned to the right."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.ASCII if self._ascii else box.ROUNDED, header_style="bold", show_edge=True)
+        for column in columns:
+            table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        self._print(table)
+
+    def stages(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write the stage table of a run, then every fallback with its reason."""
+        rows = list(rows)
+        total = sum(row["seconds"] for row in rows) or 1.0
+        self.table(
+            ("stage", "backend", "calls", "seconds", "share", "fallbacks"),
+            [
+                (
+                    str(row["stage"]),
+                    str(row["backend"]),
+                    str(row["calls"]),
+                    f"{row['seconds']:.3f}",
+                    f"{100 * row['seconds'] / total:.0f}%",
+                    str(sum(fallback["count"] for fallback in row["fallbacks"])),
+                )
+                for row in rows
+            ],
+            numeric=frozenset(("calls", "seconds", "share", "fallbacks")),
+        )
+        for row in rows:
+            for fallback in row["fallbacks"]:
+                self.line(f"{row['stage']}: {fallback['backend']} declined {fallback['count']}x: {fallback['reason']}")
+
+    def _print(self, what: Any) -> None:
+        if self._console is None:
+            from rich.console import Console
+
+            width = None if self._stream.isatty() else _PIPE_WIDTH
+            self._console = Console(
+                file=self._stream,
+                width=width,
+                color_system="auto" if self._color else None,
+                force_terminal=self._color,
+                highlight=False,
+                emoji=False,
+                markup=False,
+                soft_wrap=False,
+            )
+        self._console.print(what, soft_wrap=not hasattr(what, "columns"))
+        self._stream.flush()
+
+
+def _takes_box_characters(stream: IO[str]) -> bool:
+    try:
+        "╭─│".encode(getattr(stream, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _without_controls(text: str) -> str:
+    # A model may write an escape sequence; on a terminal that is a command, so it is shown instead.
+    return "".join(letter if letter >= " " or letter in "\n\t" else f"\\x{ord(letter):02x}" for letter in text)

@@ -1,0 +1,301 @@
+"""The table: every option, COLI_* variable and TOML key of coli, declared once.
+
+Options of the command line, their help texts, `coli config show` and the table in docs/guide.md all come from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from coli.settings.kinds import FLAG, IDS, PATH, PATHS, SIZE, TEXT, TEXTS, Kind, integer, number
+
+__all__ = ["EVERY", "SETTINGS", "Setting", "find"]
+
+_MODELS = ("run", "chat", "verify")
+_TALK = ("run", "chat")
+_ENGINE = ("run", "chat", "demo", "verify")
+EVERY = ("run", "chat", "demo", "verify", "families", "backends", "config")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Declare one setting.
+
+    ``default`` None means unset; ``unset`` then says what happens. ``option``, ``variable``, ``toml_key``: None where
+    there is none. ``aliases``: variables of other programs that are honoured. ``readers``: the commands that use it.
+    """
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    option: str | None
+    variable: str | None
+    toml_key: str | None
+    readers: tuple[str, ...]
+    unset: str = "-"
+    aliases: tuple[str, ...] = ()
+
+
+SETTINGS: tuple[Setting, ...] = (
+    # What to run and on what.
+    Setting(
+        "model",
+        PATH,
+        None,
+        "Checkpoint: a folder, or a repository folder of the Hugging Face cache.",
+        None,
+        "COLI_MODEL",
+        "model",
+        _MODELS,
+        unset="the argument MODEL is needed",
+    ),
+    Setting(
+        "backend",
+        replace(PATH, metavar="NAME|FILE"),
+        None,
+        "Force a compute backend: its name, for example cpu-portable, or a library file.",
+        "--backend",
+        "COLI_BACKEND",
+        "backend",
+        (*_ENGINE, "backends"),
+        unset="the best one that passes every gate",
+        aliases=("COLI_DSV4_DLL",),
+    ),
+    Setting(
+        "backend_path",
+        PATHS,
+        (),
+        "Folders that are searched for backend libraries before the user data folder and the package.",
+        None,
+        "COLI_BACKEND_PATH",
+        "backend_path",
+        (*_ENGINE, "backends"),
+    ),
+    Setting(
+        "plugins",
+        TEXTS,
+        None,
+        "Allow list of family plugins, by distribution name; empty: none.",
+        None,
+        "COLI_PLUGINS",
+        "plugins",
+        (*_ENGINE, "families"),
+        unset="all installed ones",
+    ),
+    Setting(
+        "threads",
+        integer(1, 1024),
+        None,
+        "Threads of the CPU backend. The number changes speed only, never the result.",
+        "--threads",
+        "COLI_THREADS",
+        "threads",
+        _ENGINE,
+        unset="the cores this process may use",
+    ),
+    Setting(
+        "context",
+        integer(1),
+        4096,
+        "Positions the caches hold: prompt and answer together.",
+        "--ctx",
+        "COLI_CTX",
+        "context",
+        _ENGINE,
+    ),
+    Setting(
+        "prefill_chunk",
+        integer(1, 65536),
+        128,
+        "Prompt tokens computed at once. Changes speed and memory only.",
+        "--prefill-chunk",
+        "COLI_PREFILL_CHUNK",
+        "prefill_chunk",
+        _ENGINE,
+    ),
+    Setting(
+        "ram",
+        SIZE,
+        None,
+        "Hard limit on memory: 12GiB, 12GB, 512MiB; a bare number is GiB.",
+        "--ram",
+        "COLI_RAM",
+        "ram",
+        _ENGINE,
+        unset="what is available",
+    ),
+    # The prompt.
+    Setting("raw", FLAG, False, "Send the prompt as it is, without the chat format.", "--raw", None, None, ("run",)),
+    Setting(
+        "ids", IDS, None, "Send these token ids instead of a text: 0,5,7.", "--ids", None, None, ("run",), unset="-"
+    ),
+    Setting("system", TEXT, None, "System message.", "--system", "COLI_SYSTEM", "system", _TALK, unset="none"),
+    Setting(
+        "thinking",
+        FLAG,
+        False,
+        "Let the model think before it answers.",
+        "--thinking",
+        "COLI_THINKING",
+        "thinking",
+        _TALK,
+    ),
+    # Sampling.
+    Setting(
+        "max_tokens",
+        integer(0),
+        256,
+        "Most tokens to generate per answer.",
+        "--max-tokens",
+        "COLI_MAX_TOKENS",
+        "max_tokens",
+        _TALK,
+    ),
+    Setting(
+        "temperature",
+        number(0, 100),
+        None,
+        "0 always takes the most probable token.",
+        "--temperature",
+        "COLI_TEMPERATURE",
+        "temperature",
+        _TALK,
+        unset="generation_config.json, else 0",
+    ),
+    Setting(
+        "top_p",
+        number(0, 1),
+        None,
+        "Sample from the most probable tokens that together have this probability.",
+        "--top-p",
+        "COLI_TOP_P",
+        "top_p",
+        _TALK,
+        unset="generation_config.json, else 1",
+    ),
+    Setting(
+        "top_k",
+        integer(0),
+        None,
+        "Sample from this many most probable tokens; 0: all.",
+        "--top-k",
+        "COLI_TOP_K",
+        "top_k",
+        _TALK,
+        unset="generation_config.json, else 0",
+    ),
+    Setting(
+        "min_p",
+        number(0, 1),
+        None,
+        "Drop tokens less probable than this share of the most probable one.",
+        "--min-p",
+        "COLI_MIN_P",
+        "min_p",
+        _TALK,
+        unset="generation_config.json, else 0",
+    ),
+    Setting(
+        "seed",
+        integer(0, 2**64 - 1),
+        0,
+        "Seed of the sampler: same seed, same text, on every machine.",
+        "--seed",
+        "COLI_SEED",
+        "seed",
+        _TALK,
+    ),
+    Setting(
+        "stop",
+        TEXTS,
+        (),
+        "Stop before this text; may be given several times.",
+        "--stop",
+        None,
+        "stop",
+        _TALK,
+    ),
+    # Verification.
+    Setting(
+        "reference",
+        PATH,
+        None,
+        "Folder with reference.json and reference.npz.",
+        "--reference",
+        None,
+        None,
+        ("verify",),
+        unset="needed",
+    ),
+    # Output.
+    Setting(
+        "json",
+        FLAG,
+        False,
+        "Print one JSON document on stdout and nothing else.",
+        "--json",
+        None,
+        None,
+        ("run", "demo", "verify", "config"),
+    ),
+    Setting(
+        "explain",
+        FLAG,
+        False,
+        "Print which backend served each stage, and every fallback with its reason.",
+        "--explain",
+        None,
+        None,
+        _TALK,
+    ),
+    Setting(
+        "ascii",
+        FLAG,
+        False,
+        "Draw with ASCII characters only.",
+        "--ascii",
+        "COLI_ASCII",
+        "ascii",
+        EVERY,
+    ),
+    Setting(
+        "no_color",
+        FLAG,
+        False,
+        "No colour. Output that is not a terminal never has any.",
+        "--no-color",
+        "NO_COLOR",
+        "no_color",
+        EVERY,
+    ),
+    Setting(
+        "debug",
+        FLAG,
+        False,
+        "Show the Python traceback of an error.",
+        None,
+        "COLI_DEBUG",
+        None,
+        EVERY,
+    ),
+    Setting(
+        "config",
+        PATH,
+        None,
+        "Settings file.",
+        None,
+        "COLI_CONFIG",
+        None,
+        EVERY,
+        unset="config.toml in the user configuration folder",
+    ),
+)
+
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def find(name: str) -> Setting:
+    """Return the setting called ``name``. Raises KeyError for a name that is not in the table."""
+    return _BY_NAME[name]

@@ -1,0 +1,52 @@
+"""Fixtures of the backends' tests: a C compiler, stub backends, a canary."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stubs import SOURCE, hand_canary, write_manifest
+
+from coli.backends.abi import HEADER
+
+
+@pytest.fixture(scope="session")
+def compiler() -> str:
+    """Return a C compiler."""
+    found = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if found is None:
+        pytest.skip("not run: no C compiler for the stub backends")
+    return found
+
+
+@pytest.fixture(scope="session")
+def build_stub(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return build(name, *switches, link=()) -> path of a stub with a manifest; equal requests share one build."""
+    built: dict[tuple[Any, ...], Path] = {}
+
+    def build(name: str = "libcoli_cpu_portable.so", *switches: str, link: tuple[str, ...] = ()) -> Path:
+        key = (name, switches, link)
+        if key not in built:
+            path = tmp_path_factory.mktemp("stub") / name
+            path.parent.chmod(0o755)
+            command = [compiler, "-std=gnu11", "-O1", "-shared", "-fPIC", f"-I{HEADER.parent}"]
+            command += [f"-D{switch}" for switch in switches]
+            subprocess.run([*command, str(SOURCE), "-o", str(path), *link], check=True)
+            path.chmod(0o755)
+            write_manifest(path)
+            built[key] = path
+        return built[key]
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def stub_canary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a canary file that a sound stub passes."""
+    path = tmp_path_factory.mktemp("canary") / "canary.bin"
+    path.write_bytes(hand_canary())
+    return path

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coli.cli import main
+
+FLASH = {"hidden_size": 4096, "num_hidden_layers": 43, "n_routed_experts": 256}
+
+PLUGIN_TOML = """
+id = "{0}"
+api = "{1}"
+name = "Plugin {0}"
+model_types = ["{0}_type"]
+engine = "{0}.engine:Engine"
+roles = [{{ kind = "embedding", names = ["embed.weight"] }}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.delenv("COLI_PLUGINS", raising=False)
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install three plugins: a good one, one whose engine raises, one for another API version."""
+    site = tmp_path / "site"
+    for name, api, engine in (
+        ("fine", ">=1", "class Engine:\n def forward(self): ...\n def reset(self): ...\n def close(self): ..."),
+        ("raises", ">=1", "raise RuntimeError('broken inside')"),
+        ("future", ">=7", ""),
+    ):
+        package, info = site / name, site / f"{name}_plugin-2.5.dist-info"
+        package.mkdir(parents=True)
+        info.mkdir()
+        (package / "__init__.py").write_text("")
+        (package / "engine.py").write_text(engine)
+        (package / "family.toml").write_text(PLUGIN_TOML.format(name, api))
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-plugin\nVersion: 2.5\n")
+        (info / "entry_points.txt").write_text(f"[coli.families]\nx = {name}\n")
+    monkeypatch.syspath_prepend(site)
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    assert main(["families", *arguments]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def checkpoint(folder: Path, **config: object) -> str:
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["families"]) == 0
+    out = capsys.readouterr().out
+    assert "deepseek_v4" in out and "names only" in out
+    found = document(capsys, "--json")
+    assert found["schema"] == "coli.families/1"
+    status = {f["id"]: f["status"] for f in found["families"]}
+    assert status["deepseek_v4"] == "engine" and status["olmoe"] == "names only"
+    assert found["refused"] == []
+
+
+def test_list_with_plugins(capsys: pytest.CaptureFixture[str], plugins: None) -> None:
+    found = document(capsys, "--json")
+    records = {f["id"]: f for f in found["families"]}
+    assert records["fine"]["status"] == "engine"
+    assert records["fine"]["provider"]["distribution"] == "fine-plugin"
+    assert records["raises"]["status"] == "refused"
+    assert "RuntimeError: broken inside" in records["raises"]["probe"]["reason"]
+    assert [(r["provider"]["distribution"], r["code"]) for r in found["refused"]] == [("future-plugin", "plugin.api")]
+    assert main(["families"]) == 0
+    out = capsys.readouterr().out
+    assert "raises: engine of plugin raises-plugin 2.5 refused" in out
+    assert "plugin future-plugin 2.5 refused: it wants family API >=7" in out
+
+
+def test_allow_list(capsys: pytest.CaptureFixture[str], plugins: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLI_PLUGINS", "")
+    found = document(capsys, "--json")
+    assert all(f["provider"]["source"] == "built in" for f in found["families"])
+    assert {r["code"] for r in found["refused"]} == {"plugin.not-allowed", "plugin.api"}
+    monkeypatch.setenv("COLI_PLUGINS", "fine-plugin")
+    assert "fine" in {f["id"] for f in document(capsys, "--json")["families"]}
+
+
+def test_show(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["families", "show", "deepseek_v4"]) == 0
+    out = capsys.readouterr().out
+    assert "mtp.{layer}.**" in out and "flash-0731" in out
+    found = document(capsys, "show", "deepseek_v4", "--json")["family"]
+    assert found["descriptor"]["engine"] == "coli.families.deepseek_v4.engine:Engine"
+    assert document(capsys, "show", "deepseek_v9", "--json", code=1)["error"]["code"] == "family.unknown-id"
+
+
+def test_explain_a_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, model_type="deepseek_v4", **FLASH, max_position_embeddings=1048576)
+    found = document(capsys, "explain", path, "--json")
+    assert found["resolution"]["name"] == "DeepSeek V4 Flash"
+    assert found["resolution"]["context"] == 1048576
+    assert found["facts"]["experts"] == 256
+    assert found["error"] is None
+    assert main(["families", "explain", path]) == 0
+    assert "geometry of DeepSeek V4 Flash" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("subject", "code"), [("deepseek_v41", "family.no-engine"), ("deepseek_v5", "family.unknown-type")]
+)
+def test_explain_a_type_that_cannot_run(capsys: pytest.CaptureFixture[str], subject: str, code: str) -> None:
+    assert document(capsys, "explain", subject, "--json", code=1)["error"]["code"] == code
+    assert main(["families", "explain", subject]) == 1
+    streams = capsys.readouterr()
+    assert f"model_type is '{subject}'" in streams.out and "coli: " in streams.err
+
+
+def test_explain_a_broken_config(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    assert main(["families", "explain", str(tmp_path)]) == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_known_type_is_a_type_even_beside_a_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deepseek_v4").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert document(capsys, "explain", "deepseek_v4", "--json")["resolution"]["family"] == "deepseek_v4"

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import io
+
+from coli.cli.terminal import Terminal
+
+
+class Screen(io.StringIO):
+    encoding = "utf-8"
+
+    def __init__(self, tty: bool) -> None:
+        super().__init__()
+        self._tty = tty
+
+    def isatty(self) -> bool:
+        return self._tty
+
+
+def test_escape_sequences_of_a_model_never_reach_a_terminal() -> None:
+    screen, file = Screen(True), Screen(False)
+    for stream in (screen, file):
+        Terminal(stream).write("a\x1b[2Jb\n\tc\x07")
+    assert screen.getvalue() == "a\\x1b[2Jb\n\tc\\x07"
+    assert file.getvalue() == "a\x1b[2Jb\n\tc\x07"
+
+
+def test_color_only_where_it_is_wanted_and_shown() -> None:
+    for tty, color, expected in ((True, True, True), (True, False, False), (False, True, False)):
+        stream = Screen(tty)
+        Terminal(stream, color=color).facts([("family", "x")])
+        assert ("\x1b[" in stream.getvalue()) is expected
+
+
+def test_long_facts_are_not_cut_and_markup_is_text() -> None:
+    stream = Screen(False)
+    Terminal(stream).facts([("why", "[bold]" + "x" * 300 + "[/bold]")])
+    assert stream.getvalue() == "why  [bold]" + "x" * 300 + "[/bold]\n"
+
+
+def test_progress_is_wiped_and_only_on_a_terminal() -> None:
+    screen, file = Screen(True), Screen(False)
+    for stream in (screen, file):
+        terminal = Terminal(stream)
+        terminal.progress("reading", 1, 4)
+        terminal.progress("reading", 4, 4)
+    assert file.getvalue() == ""
+    assert screen.getvalue().startswith("\rreading  25%\r") and screen.getvalue().endswith("\r")
+
+
+def test_terminal_that_takes_ascii_only() -> None:
+    stream = Screen(False)
+    stream.encoding = "ascii"  # type: ignore[misc]
+    Terminal(stream).table(("a",), [("b",)])
+    assert stream.getvalue().isascii()
