@@ -78,17 +78,24 @@ inline const uint8_t *pass_codes(const uint8_t *row, int64_t row_bytes, int64_t 
 template <class Format>
 inline void pass_factors(const uint8_t *scales, int64_t scale_count, int64_t pass, float out[32]) {
   constexpr int64_t per_pass = pass_cols<Format>() / Format::kScaleCols;
-  uint8_t bytes[32];
   const int64_t first = pass * per_pass;
-  if (per_pass == 32 && first + 32 <= scale_count) {
-    for (int group = 0; group < kGroups; ++group) store(out + group * kWidth, load_factors(scales + first + group * kWidth, Format::kBias));
-    return;
+  if constexpr (per_pass == 32) {
+    uint8_t bytes[32];
+    const uint8_t *from = scales + first;
+    if (first + 32 > scale_count) { /* padding: any positive factor, for its sum is zero */
+      __builtin_memset(bytes, 0, sizeof bytes);
+      __builtin_memcpy(bytes, from, static_cast<size_t>(scale_count - first));
+      from = bytes;
+    }
+    for (int group = 0; group < kGroups; ++group) store(out + group * kWidth, load_factors(from + group * kWidth, Format::kBias));
+  } else {
+    static_assert(per_pass == 4, "8 lanes a factor");
+    float factors[4];
+    for (int64_t block = 0; block < 4; ++block)
+      factors[block] = coli_float((first + block < scale_count ? scales[first + block] + Format::kBias : 1u) << 23);
+    for (int group = 0; group < kGroups; ++group)
+      store(out + group * kWidth, block_factors(factors[group * kWidth / 8], factors[(group * kWidth + kWidth - 1) / 8]));
   }
-  for (int64_t lane = 0; lane < 32; ++lane) {
-    const int64_t at = first + lane * per_pass / 32;
-    bytes[lane] = at < scale_count ? scales[at] : 0; /* padding: any positive factor, for its sum is zero */
-  }
-  for (int group = 0; group < kGroups; ++group) store(out + group * kWidth, load_factors(bytes + group * kWidth, Format::kBias));
 }
 
 /* Activations in the order in which the kernels read them: [pass][group][column in piece][element], zeros behind the row. */

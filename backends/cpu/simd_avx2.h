@@ -54,6 +54,11 @@ static inline Floats load_factors(const uint8_t *scales, uint32_t bias) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtepu8_epi32(bytes), _mm256_set1_epi32(static_cast<int>(bias))), 23));
 }
 
+static inline Floats block_factors(float first, float second) {
+  (void)second;
+  return broadcast(first);
+}
+
 /* A table of eight magnitudes, of whose index the instruction reads three bits; the sign is the fourth. */
 static inline Floats fp4_values(Words codes) {
   const __m256 table = _mm256_setr_ps(0.0f, 0.25f, 0.5f, 0.75f, 1.0f, 1.5f, 2.0f, 3.0f);

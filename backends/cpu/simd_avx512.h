@@ -55,6 +55,11 @@ static inline Floats load_factors(const uint8_t *scales, uint32_t bias) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(static_cast<int>(bias))), 23));
 }
 
+/* One factor for each 8 lanes of a group: two of them where a group has 16. */
+static inline Floats block_factors(float first, float second) {
+  return _mm512_broadcast_f32x4(_mm_setr_ps(first, first, second, second));
+}
+
 /* e2m1 / 2 of the lowest nibble of each dword: a table of 16, of whose index the instruction reads four bits. */
 static inline Floats fp4_values(Words codes) {
   const __m512 table = _mm512_setr_ps(0.0f, 0.25f, 0.5f, 0.75f, 1.0f, 1.5f, 2.0f, 3.0f, -0.0f, -0.25f, -0.5f, -0.75f, -1.0f, -1.5f, -2.0f, -3.0f);

@@ -55,6 +55,11 @@ static inline Floats load_factors(const uint8_t *scales, uint32_t bias) {
   return vreinterpretq_f32_u32(vshlq_n_u32(vaddq_u32(vld1q_u32(bytes), vdupq_n_u32(bias)), 23));
 }
 
+static inline Floats block_factors(float first, float second) {
+  (void)second;
+  return broadcast(first);
+}
+
 /* The top byte of each of the 16 values decides it but for 0.75 and 3: two byte tables give the upper half of the float. */
 static inline Floats fp4_values(Words codes) {
   static const uint8_t high[16] = {0x00, 0x3e, 0x3f, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x80, 0xbe, 0xbf, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0};

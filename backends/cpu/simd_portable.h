@@ -77,6 +77,11 @@ static inline Floats load_factors(const uint8_t *scales, uint32_t bias) {
   return made;
 }
 
+static inline Floats block_factors(float first, float second) {
+  (void)second;
+  return broadcast(first);
+}
+
 static inline Floats fp4_values(Words codes) {
   static const float table[16] = {0.0f, 0.25f, 0.5f, 0.75f, 1.0f, 1.5f, 2.0f, 3.0f, -0.0f, -0.25f, -0.5f, -0.75f, -1.0f, -1.5f, -2.0f, -3.0f};
   Floats made;
