@@ -111,9 +111,6 @@ inline void tile(const float *const *rows, const float *const *factors, const fl
   }
 }
 
-#undef COLI_UNROLL
-#undef COLI_END
-
 /* tile() for 1 to kTileTokens tokens. */
 template <int Rows, bool Scaled, int Tokens = kTileTokens>
 inline void tile_tokens(int64_t tokens, const float *const *rows, const float *const *factors, const float *const *x, int piece, int64_t passes,
@@ -256,7 +253,49 @@ void product_as(const coli_weight *weight, int64_t begin, int64_t end, const flo
 }
 
 
+/* Heads x Vectors of output channels, from channel `at`. */
+template <int Heads, int Vectors>
+void weigh_tile(const float *p, int64_t stride, const float *const *keys, int64_t count, int64_t at, float *const *y) {
+  Floats acc[Heads][Vectors];
+  COLI_UNROLL(Heads, head) COLI_UNROLL(Vectors, vector) acc[head][vector] = zero(); COLI_END COLI_END
+  for (int64_t key = 0; key < count; ++key) {
+    Floats value[Vectors];
+    COLI_UNROLL(Vectors, vector) value[vector] = load(keys[key] + at + vector * kWidth); COLI_END
+    COLI_UNROLL(Heads, head)
+      const Floats share = broadcast(p[head * stride + key]);
+      COLI_UNROLL(Vectors, vector) acc[head][vector] = fma(share, value[vector], acc[head][vector]); COLI_END
+    COLI_END
+  }
+  COLI_UNROLL(Heads, head) COLI_UNROLL(Vectors, vector)
+    float *to = y[head] + at + vector * kWidth;
+    store(to, add(load(to), acc[head][vector]));
+  COLI_END COLI_END
+}
+
+template <int Heads>
+void weigh_heads(const float *p, int64_t stride, const float *const *keys, int64_t count, int64_t width, float *const *y) {
+  constexpr int wide = kTileTokens;
+  int64_t at = 0;
+  for (; at + wide * kWidth <= width; at += wide * kWidth) weigh_tile<Heads, wide>(p, stride, keys, count, at, y);
+  for (; at + kWidth <= width; at += kWidth) weigh_tile<Heads, 1>(p, stride, keys, count, at, y);
+  for (; at < width; ++at)
+    for (int head = 0; head < Heads; ++head) {
+      float acc = 0.0f;
+      for (int64_t key = 0; key < count; ++key) acc = coli_fma(p[head * stride + key], keys[key][at], acc);
+      y[head][at] = y[head][at] + acc;
+    }
+}
+
 }  // namespace
+
+void weigh(const float *p, int64_t stride, int64_t heads, const float *const *keys, int64_t count, int64_t width, float *const *y) {
+  int64_t head = 0;
+  for (; head + kTileRows <= heads; head += kTileRows) weigh_heads<kTileRows>(p + head * stride, stride, keys, count, width, y + head);
+  for (; head < heads; ++head) weigh_heads<1>(p + head * stride, stride, keys, count, width, y + head);
+}
+
+#undef COLI_UNROLL
+#undef COLI_END
 
 void product(const coli_weight *weight, int64_t begin, int64_t end, const float *const *x, int64_t tokens, float *scratch, const Target &target) {
   switch (weight->format) {

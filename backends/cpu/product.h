@@ -30,6 +30,9 @@ void product(const coli_weight *weight, int64_t begin, int64_t end, const float 
 /* out[a * stride + b] = dot(rows_a[a], rows_b[b]) of activations, both packed as for COLI_FORMAT_F32, `packed` floats long. */
 void dots(const float *const *rows_a, int64_t count_a, const float *const *rows_b, int64_t count_b, int64_t packed, float *out, int64_t stride);
 
+/* y[h][c] = y[h][c] + acc with acc = fma(p[h * stride + k], keys[k][c], acc) from +0 over k < count (one block of keys). */
+void weigh(const float *p, int64_t stride, int64_t heads, const float *const *keys, int64_t count, int64_t width, float *const *y);
+
 }  // namespace coli_cpu
 
 #endif

@@ -66,9 +66,8 @@ coli_status add(coli_context *context, coli_stream *, const coli_matrix *x, coli
 
 namespace {
 
-/* The smallest power of two that is not below amax / largest, both finite and positive, as the exponent of 2. */
-int ceil_log2_ratio(float amax, float largest) {
-  const float ratio = amax / largest;
+/* The smallest power of two that is not below `ratio`, finite and positive, as the exponent of 2. */
+int ceil_log2(float ratio) {
   const uint32_t bits = coli_bits(ratio);
   if (bits < 0x00800000u) { /* subnormal: position of the highest bit */
     int exponent = -149;
@@ -88,26 +87,26 @@ float power_of_two(int exponent) {
   return coli_float(static_cast<uint32_t>(exponent + 127) << 23);
 }
 
-/* Round to a multiple of `unit` (a power of two), ties to even, for |value| < 2^22 * unit: adding 1.5 * 2^23 units does it. */
+/* Round to a multiple of `unit` (a power of two), ties to even, for 0 <= value < 2^22 * unit: adding 1.5 * 2^23 units does it. */
 float round_to(float value, float unit) {
   const float big = 12582912.0f * unit;
   return (value + big) - big;
 }
 
-/* Nearest E4M3 value; |value| <= 448. */
+/* Nearest E4M3 value; 0 <= value <= 448. */
 float round_e4m3(float value) {
   const int exponent = static_cast<int>((coli_bits(value) >> 23) & 255u) - 127;
   return round_to(value, power_of_two((exponent < -6 ? -6 : exponent) - 3));
 }
 
-/* Nearest E2M1 value; |value| <= 6. */
+/* Nearest E2M1 value; 0 <= value <= 6. */
 float round_e2m1(float value) {
   const int exponent = static_cast<int>((coli_bits(value) >> 23) & 255u) - 127;
   return round_to(value, power_of_two((exponent < 0 ? 0 : exponent) - 1));
 }
 
 template <class Round>
-coli_status round_groups(coli_context *context, const coli_matrix *x, int64_t group, float floor, float largest, const Round &round, coli_matrix *y,
+coli_status round_groups(coli_context *context, const coli_matrix *x, int64_t group, float floor, float largest, float inverse, const Round &round, coli_matrix *y,
                          coli_error *error) {
   const FloatState exact;
   COLI_TRY(check_floats(error, "x", x, kAny, kAny));
@@ -130,8 +129,12 @@ coli_status round_groups(coli_context *context, const coli_matrix *x, int64_t gr
         const float magnitude = in[col] < 0.0f ? -in[col] : in[col];
         amax = magnitude > amax ? magnitude : amax;
       }
-      const float scale = power_of_two(ceil_log2_ratio(amax, largest));
-      for (int64_t col = 0; col < group; ++col) out[col] = round(in[col] / scale) * scale;
+      const float scale = power_of_two(ceil_log2(amax * inverse));
+      for (int64_t col = 0; col < group; ++col) {
+        const float magnitude = in[col] < 0.0f ? -in[col] / scale : in[col] / scale;
+        const float rounded = round(magnitude > largest ? largest : magnitude) * scale;
+        out[col] = coli_float(coli_bits(rounded) | (coli_bits(in[col]) & 0x80000000u));
+      }
     }
   });
   return COLI_DONE;
@@ -140,11 +143,11 @@ coli_status round_groups(coli_context *context, const coli_matrix *x, int64_t gr
 }  // namespace
 
 coli_status round_fp8(coli_context *context, coli_stream *, const coli_matrix *x, int64_t group, coli_matrix *y, coli_error *error) {
-  return round_groups(context, x, group, 1e-4f, 448.0f, round_e4m3, y, error);
+  return round_groups(context, x, group, 1e-4f, 448.0f, 1.0f / 448.0f, round_e4m3, y, error);
 }
 
 coli_status round_fp4(coli_context *context, coli_stream *, const coli_matrix *x, int64_t group, coli_matrix *y, coli_error *error) {
-  return round_groups(context, x, group, 7.05296610513316e-38f, 6.0f, round_e2m1, y, error); /* 6 * 2^-126 */
+  return round_groups(context, x, group, 7.05296610513316e-38f, 6.0f, 1.0f / 6.0f, round_e2m1, y, error); /* 6 * 2^-126 */
 }
 
 coli_status hadamard(coli_context *context, coli_stream *, const coli_matrix *x, coli_matrix *y, coli_error *error) {

@@ -120,7 +120,7 @@ def matrix(array: Array) -> Matrix:
     assert array.dtype in (np.float32, np.int32), array.dtype
     view = array if array.ndim == 2 else array.reshape(1, -1)
     rows, cols = view.shape
-    assert cols <= 1 or view.strides[1] == 4
+    assert view.size == 0 or cols <= 1 or view.strides[1] == 4
     stride = view.strides[0] // 4 if rows > 1 else cols
     return Matrix(view.ctypes.data, rows, cols, max(stride, cols), 1 if array.dtype == np.int32 else 0, 0)
 
