@@ -78,8 +78,8 @@ def test_all_that_is_needed_is_asked_for_at_once() -> None:
                 ledger.require(items, tokens)
             needed = 2 + tokens // 8 + 3
             assert caught.value.observed == (
-                f"{(needed << 30) + 1} bytes ({needed}GiB) needed at least (experts 3GiB, dense 2GiB, kv {tokens // 8}GiB), "
-                "1GiB reserved already (runtime 1GiB)"
+                f"{(needed << 30) + 1} bytes ({needed}GiB) needed at least "
+                f"(experts 3GiB, dense 2GiB, kv {tokens // 8}GiB), 1GiB reserved already (runtime 1GiB)"
             )
             assert caught.value.fix == f"--ram {(needed + 1) * 1024 + 1}MiB or more"
         assert ledger.reserved("ram") == gibibyte if not fits else True
