@@ -1,7 +1,7 @@
-"""The child process of the loader: opens one library, reads its table, replays the canary, and says what it saw, step by step.
+"""The child process of the loader: opens a library, reads its table, replays the canary, says what it saw.
 
-Each line of its answer is one JSON object, written before the next step begins, so that the parent knows at which step a
-library crashed or hung. ctypes only.
+Each line of its answer is one JSON object, written before the next step begins, so that the parent knows at which
+step a library crashed or hung. ctypes only.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def _keep_quiet() -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Probe ``arguments[0]`` with the canary file ``arguments[1]``; lines on the standard output that the parent gave."""
+    """Probe library ``arguments[0]`` with canary file ``arguments[1]``; return the exit code.
+
+    The answer goes to the standard output that the parent gave, one line a step.
+    """
     channel = _keep_quiet()
 
     def tell(step: str, **facts: Any) -> None:

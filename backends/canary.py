@@ -38,7 +38,10 @@ class Scalar:
 
 @dataclass(frozen=True)
 class MatrixData:
-    """A dense matrix, rows x cols of 4 bytes. ``data`` is the content before the call, ``expected`` after it (None: input)."""
+    """A dense matrix, rows x cols of 4 bytes.
+
+    ``data`` is the content before the call, ``expected`` after it (None: input).
+    """
 
     rows: int
     cols: int
@@ -161,7 +164,10 @@ _BY_NAME: dict[str, Slot] = {slot.name: slot for slot in SLOTS}
 
 
 def run_canary(backend: Backend, cases: Sequence[Case]) -> list[str]:
-    """Replay all cases in one context of a library that passed the handshake; return what went wrong, empty when nothing did."""
+    """Replay all cases in one context of a library that passed the handshake.
+
+    Return what went wrong, empty when nothing did.
+    """
     problems: list[str] = []
     try:
         runner = _Runner(backend)

@@ -23,8 +23,9 @@ _MAX_ENTRIES = 10_000  # of one folder
 class Search:
     """What decides the search: the selection (None: automatic) and where it was made, then the folders in order.
 
-    ``path``: folders of COLI_BACKEND_PATH. ``data_folder``: holds one folder a build cell. ``cache_folder``: kept answers of
-    child processes, None: none are kept. ``library_path``: folders where the system's loader looks first (LD_LIBRARY_PATH).
+    ``path``: folders of COLI_BACKEND_PATH. ``data_folder``: holds one folder a build cell. ``cache_folder``: kept
+    answers of child processes, None: none are kept. ``library_path``: folders where the system's loader looks first
+    (LD_LIBRARY_PATH).
     """
 
     selection: str | None = None
@@ -42,7 +43,10 @@ def default_search(
     path: Sequence[str] = (),
     library_path: Sequence[str] = (),
 ) -> Search:
-    """Return the search of this user: data and cache folders as platformdirs has them. Raises UsageError for a relative folder."""
+    """Return the search of this user: data and cache folders as platformdirs has them.
+
+    Raises UsageError for a relative folder.
+    """
     import platformdirs
 
     folders: list[Path] = []
@@ -67,12 +71,18 @@ def default_search(
 
 
 def is_file_selection(selection: str) -> bool:
-    """Say whether a selection is a file: it has a folder in it. A bare name is looked up, never in the current folder."""
+    """Say whether a selection is a file: it has a folder in it.
+
+    A bare name is looked up, never in the current folder.
+    """
     return "/" in selection or (sys.platform == "win32" and "\\" in selection)
 
 
 def library_name(file_name: str) -> str | None:
-    """Return the name that selects a library file (``libcoli_cpu_x86_64_v4.so``: ``cpu-x86-64-v4``), None for other files."""
+    """Return the name that selects a library file, None for other files.
+
+    ``libcoli_cpu_x86_64_v4.so`` is ``cpu-x86-64-v4``.
+    """
     found = _LIBRARY.fullmatch(file_name)
     return found[1].replace("_", "-") if found else None
 
@@ -83,7 +93,10 @@ def level_of(candidate: Candidate) -> str:
 
 
 def matches(candidate: Candidate, selection: str) -> bool:
-    """Say whether a name selects a candidate: ``cpu-x86-64-v4``, ``x86-64-v4`` or the file's name; ``_`` and ``-`` are the same."""
+    """Say whether a name selects a candidate: ``cpu-x86-64-v4``, ``x86-64-v4`` or the file's name.
+
+    ``_`` and ``-`` are the same.
+    """
     wanted = selection.lower()
     return wanted == candidate.path.name.lower() or wanted.replace("_", "-") in (
         candidate.name,
@@ -112,7 +125,7 @@ def _preference(candidate: Candidate) -> int:
 
 
 def find_candidates(search: Search) -> tuple[tuple[Place, ...], tuple[Candidate, ...]]:
-    """Return the places that were looked at and the libraries found, preferred levels first, then in the order of the places.
+    """Return the places that were looked at and the libraries found: preferred levels first, then by place.
 
     A selection that is a file comes first, whether it exists or not: the gates say what is wrong with it.
     """

@@ -1,4 +1,7 @@
-"""ELF and PE files as far as the loader needs them: machine, kind and what they link to. Hardened: the file is not trusted."""
+"""ELF and PE files as far as the loader needs them: machine, kind and what they link to.
+
+Hardened: the file is not trusted.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,16 @@ _MAX_DYNAMIC = 4096
 _MAX_NEEDED = 256
 _MAX_NAME = 1024
 
-_ELF_MACHINES = {3: "i386", 20: "ppc", 21: "ppc64le", 22: "s390x", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
+_ELF_MACHINES = {
+    3: "i386",
+    20: "ppc",
+    21: "ppc64le",
+    22: "s390x",
+    40: "arm",
+    62: "x86_64",
+    183: "aarch64",
+    243: "riscv64",
+}
 _PE_MACHINES = {0x014C: "i386", 0x8664: "x86_64", 0xAA64: "aarch64"}
 
 
@@ -28,7 +40,10 @@ class ContainerError(ValueError):
 
 @dataclass(frozen=True)
 class Container:
-    """What a shared library says of itself: ``elf`` or ``pe``, machine, word size, libraries it needs, where it looks for them."""
+    """What a shared library says of itself.
+
+    ``elf`` or ``pe``, machine, word size, libraries it needs, where it looks for them.
+    """
 
     kind: str
     machine: str
@@ -64,7 +79,10 @@ class _Window:
 
 
 def read_container(path: Path) -> Container:
-    """Parse the library at ``path``. Raises ContainerError for anything that is not a complete ELF or PE library, OSError."""
+    """Parse the library at ``path``.
+
+    Raises ContainerError for anything that is not a complete ELF or PE library, OSError.
+    """
     with path.open("rb") as file:
         window = _Window(file)
         if window.size == 0:
@@ -103,7 +121,9 @@ def _read_elf(window: _Window) -> Container:
         offset, address, size = (fields[2], fields[3], fields[5]) if wide else (fields[1], fields[2], fields[4])
         if fields[0] == 1:
             if offset + size > window.size:
-                raise ContainerError("damaged", f"segment {at} ends at byte {offset + size}, the file has {window.size}")
+                raise ContainerError(
+                    "damaged", f"segment {at} ends at byte {offset + size}, the file has {window.size}"
+                )
             loads.append((address, offset, size))
         elif fields[0] == 2:
             dynamic = (offset, size)
@@ -177,7 +197,9 @@ def _read_pe(window: _Window) -> Container:
     for at in range(sections):
         _, address, raw_size, raw_offset = struct.unpack_from("<IIII", table, at * 40 + 8)
         if raw_size and raw_offset + raw_size > window.size:
-            raise ContainerError("damaged", f"section {at} ends at byte {raw_offset + raw_size}, the file has {window.size}")
+            raise ContainerError(
+                "damaged", f"section {at} ends at byte {raw_offset + raw_size}, the file has {window.size}"
+            )
         spans.append((address, raw_offset, raw_size))
 
     def locate(address: int, what: str) -> int:

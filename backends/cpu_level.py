@@ -8,8 +8,8 @@ from pathlib import Path
 
 __all__ = ["LEVELS", "Cpu", "cpu_level", "missing_flags", "normal_machine"]
 
-# What a library of a level may execute beyond the baseline, as Linux spells the flags (the x86-64 psABI levels; lzcnt is
-# "abm"; xsave stands for OSXSAVE, which the kernel only reports when it saves those registers).
+# What a library of a level may execute beyond the baseline, as Linux spells the flags (the x86-64 psABI levels; lzcnt
+# is "abm"; xsave stands for OSXSAVE, which the kernel only reports when it saves those registers).
 _V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"})
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
@@ -26,7 +26,7 @@ _MACHINES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 
 @dataclass(frozen=True)
 class Cpu:
-    """A machine name (``x86_64``, ``aarch64``), its flags as Linux spells them, and the levels it runs, preferred first.
+    """A machine (``x86_64``, ``aarch64``), its flags as Linux spells them, the levels that it runs, preferred first.
 
     ``flags`` is None when they are not known: then only levels that need none are offered.
     """
@@ -68,7 +68,7 @@ def _linux_flags(root: Path) -> frozenset[str] | None:
 def _archspec_flags() -> frozenset[str] | None:
     """Ask archspec, which knows the ways of the systems without ``/proc``; its names are those of Linux."""
     try:
-        from archspec import cpu as archspec_cpu
+        from archspec import cpu as archspec_cpu  # type: ignore[import-untyped]
 
         return frozenset(archspec_cpu.host().features)
     except Exception:  # whatever fails in a foreign probe, the answer is "not known"
@@ -85,7 +85,10 @@ def decide_levels(machine: str, flags: frozenset[str] | None) -> tuple[str, ...]
 
 
 def cpu_level(root: Path = Path("/"), machine: str | None = None) -> Cpu:
-    """Detect the CPU of the machine below ``root`` (another root replays a recorded machine; then name its ``machine``)."""
+    """Detect the CPU of the machine below ``root``.
+
+    Another root replays a recorded machine; then ``machine`` names it.
+    """
     name = normal_machine(machine or platform.machine())
     flags: frozenset[str] | None = None
     if name == "x86_64":

@@ -66,7 +66,10 @@ class _Served:
 
 
 class Weight:
-    """A weight for every backend of the chain: bound where it is used first, released with `close` or the dispatcher."""
+    """A weight for every backend of the chain.
+
+    Bound where it is used first, released with `close` or the dispatcher.
+    """
 
     __slots__ = ("_bound", "_codes", "_contexts", "_scales", "cols", "format", "name", "rows")
 
@@ -93,9 +96,7 @@ class Weight:
         """Return the handle in backend ``index``, bound now if it was not. Raises Declined or Failed."""
         bound = self._bound[index]
         if bound is None:
-            bound = _host.Weight(
-                self._contexts[index], self.format, self.rows, self.cols, self._codes, self._scales
-            )
+            bound = _host.Weight(self._contexts[index], self.format, self.rows, self.cols, self._codes, self._scales)
             self._bound[index] = bound
         return bound
 
@@ -122,8 +123,9 @@ class Weight:
 class Dispatcher:
     """The stages as methods, each with the positional arguments of ``coli_slots.inc`` without context and stream.
 
-    Matrices are numpy float32 or int32 arrays (1-D is one row), weights come from `bind`. ``where`` is what the caller is doing
-    (``"layer 3"``); it is named in errors. ``tell`` receives each new fallback once. Raises StageError.
+    Matrices are numpy float32 or int32 arrays (1-D is one row), weights come from `bind`. ``where`` is what the
+    caller is doing (``"layer 3"``); it is named in errors. ``tell`` receives each new fallback once. Raises
+    StageError.
     """
 
     def __init__(
@@ -160,11 +162,15 @@ class Dispatcher:
                 setattr(self, slot.name, self._make(slot))
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        # Stages are set on the instance; this is reached for unknown names only, and tells type checkers what a stage is.
+        # Stages are set on the instance; this is reached for unknown names only, and tells type checkers what a stage
+        # is.
         raise AttributeError(f"{name}: no such stage in the ABI")
 
     def _make(self, slot: Slot) -> Callable[..., None]:
-        """Return the method of one stage. The first backend's path costs two clock readings and the translation of weights."""
+        """Return the method of one stage.
+
+        The first backend's path costs two clock readings and the translation of weights.
+        """
         name = slot.name
         weights = frozenset(i for i, a in enumerate(slot.arguments) if a.type == "const coli_weight *")
         lists = frozenset(i for i, a in enumerate(slot.arguments) if a.type == "const coli_weight_list *")
@@ -258,13 +264,12 @@ class Dispatcher:
             code="stage.unserved",
         )
 
-    def bind(
-        self, name: str, format: int, rows: int, cols: int, codes: object, scales: object | None = None
-    ) -> Weight:
+    def bind(self, name: str, format: int, rows: int, cols: int, codes: object, scales: object | None = None) -> Weight:
         """Bind host memory under a tensor's name, in the first backend that takes the format.
 
-        ``codes`` and ``scales`` are contiguous buffers (numpy arrays, mappings) that stay in place until `Weight.close` or
-        `Weight.refill`. Raises StageError with the tensor's name, for example for a scale code outside the legal range.
+        ``codes`` and ``scales`` are contiguous buffers (numpy arrays, mappings) that stay in place until
+        `Weight.close` or `Weight.refill`. Raises StageError with the tensor's name, for example for a scale code
+        outside the legal range.
         """
         weight = Weight(self._contexts, name, format, rows, cols, codes, scales)
         refusal: _host.Declined | _host.Failed | None = None

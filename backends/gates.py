@@ -21,7 +21,10 @@ __all__ = ["check_container", "check_cpu", "check_dependencies", "check_file", "
 
 
 def _is_private_group(uid: int, gid: int) -> bool:
-    """Say whether the group is the owner's own: systems with a umask of 002 give every user one, without other members."""
+    """Say whether the group is the owner's own.
+
+    Systems with a umask of 002 give every user one, without other members.
+    """
     if sys.platform == "win32":
         return True
     import grp
@@ -45,7 +48,10 @@ def _open_to_others(path: Path, what: str) -> str | None:
 
 
 def _folder_open_to_others(path: Path) -> str | None:
-    """Look at the folders above ``path``. In one with the sticky bit (/tmp) only the owner can replace what lies there."""
+    """Look at the folders above ``path``.
+
+    In one with the sticky bit (/tmp) only the owner can replace what lies there.
+    """
     below = path
     for folder in path.parents:
         status = folder.stat()
@@ -170,16 +176,20 @@ _LATE_GATES = ("open", "handshake", "slots", "canary")
 
 def _ended_early(answer: Answer, gate: str, doing: str) -> Finding:
     code = {"signal": "crash", "timeout": "hang", "not started": "not-started"}.get(answer.end, "exit")
-    what = {"signal": f"{answer.detail} while it {doing}", "timeout": f"{answer.detail}: it hangs while it {doing}"}.get(
-        answer.end, f"the child process ended while it {doing}: {answer.detail}"
+    what = {
+        "signal": f"{answer.detail} while it {doing}",
+        "timeout": f"{answer.detail}: it hangs while it {doing}",
+    }.get(answer.end, f"the child process ended while it {doing}: {answer.detail}")
+    return refused(
+        gate, code, what, expected="an answer", fix="the library is broken: build it again or use another one"
     )
-    return refused(gate, code, what, expected="an answer", fix="the library is broken: build it again or use another one")
 
 
 def judge_answer(answer: Answer) -> tuple[Finding, ...]:
     """Return the findings of the gates open, handshake, slots and canary from what the child process saw.
 
-    Raises KeyError, TypeError, ValueError or AttributeError for an answer that is not of the child's form (a damaged cache).
+    Raises KeyError, TypeError, ValueError or AttributeError for an answer that is not of the child's form (a damaged
+    cache).
     """
     findings: list[Finding] = []
 
@@ -197,7 +207,13 @@ def judge_answer(answer: Answer) -> tuple[Finding, ...]:
     findings.append(ok("open", "opened in a child process"))
     if not opened["query"]:
         findings.append(
-            refused("handshake", "no-query", f"no symbol {QUERY_SYMBOL}", expected=QUERY_SYMBOL, fix="this is not a coli backend")
+            refused(
+                "handshake",
+                "no-query",
+                f"no symbol {QUERY_SYMBOL}",
+                expected=QUERY_SYMBOL,
+                fix="this is not a coli backend",
+            )
         )
         return done()
     if "table" not in answer.steps:
@@ -218,7 +234,13 @@ def judge_answer(answer: Answer) -> tuple[Finding, ...]:
         findings.append(_ended_early(answer, "canary", "replays the canary"))
     elif "unreadable" in canary:
         findings.append(
-            refused("canary", "unreadable", str(canary["unreadable"]), expected="the canary of this coli", fix="install coli again")
+            refused(
+                "canary",
+                "unreadable",
+                str(canary["unreadable"]),
+                expected="the canary of this coli",
+                fix="install coli again",
+            )
         )
     elif canary["problems"]:
         problems = [str(problem) for problem in canary["problems"]]

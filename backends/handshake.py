@@ -1,6 +1,7 @@
 """The handshake: facts read from an opened library's table, and what the loader decides from them.
 
-Reading happens in the child process, deciding in both: the child calls a stage only after it has come to the same answer.
+Reading happens in the child process, deciding in both: the child calls a stage only after it has come to the same
+answer.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def decide_handshake(table: Table | None) -> Finding:
         return refused(gate, "null-table", f"{QUERY_SYMBOL} returned null", expected="a table", fix=rebuild)
     size = table.get("size", 0)
     if size < ctypes.sizeof(Backend):
-        return refused(gate, "table-size", f"the table has {size} bytes", expected=f"{ctypes.sizeof(Backend)} bytes", fix=rebuild)
+        return refused(
+            gate, "table-size", f"the table has {size} bytes", expected=f"{ctypes.sizeof(Backend)} bytes", fix=rebuild
+        )
     if table["platform"] != platform_tag():
         return refused(
             gate,
@@ -116,8 +119,16 @@ def decide_slots(
     if absent:
         problems.append("absent: " + ", ".join(absent))
     if not problems:
-        return ok(gate, f"{len(slots) - optional} of {len(slots)} slots" + (f", {optional} optional absent" if optional else ""))
-    code = "order" if renamed else "signature" if changed else "older-minor" if tuple(abi) < (ABI_MAJOR, ABI_MINOR) else "absent"
+        return ok(
+            gate,
+            f"{len(slots) - optional} of {len(slots)} slots" + (f", {optional} optional absent" if optional else ""),
+        )
+    if renamed:
+        code = "order"
+    elif changed:
+        code = "signature"
+    else:
+        code = "older-minor" if tuple(abi) < (ABI_MAJOR, ABI_MINOR) else "absent"
     expected = {
         "order": "the slots in the order of coli_slots.inc",
         "signature": "the arguments of coli_slots.inc, in their order",

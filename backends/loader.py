@@ -33,7 +33,10 @@ CANARY = Path(__file__).with_name("canary.bin")
 
 @dataclass(frozen=True)
 class Loaded:
-    """A backend that passed every gate, opened: ``address`` is that of its table, which stays valid as long as the process."""
+    """A backend that passed every gate, opened.
+
+    ``address`` is that of its table, which stays valid as long as the process.
+    """
 
     name: str
     path: Path
@@ -99,7 +102,10 @@ def survey(search: Search, cpu: Cpu | None = None, canary: Path = CANARY, deadli
 def explain_selection(
     selection: str, search: Search, cpu: Cpu | None = None, canary: Path = CANARY, deadline_s: float = DEADLINE_S
 ) -> Trace:
-    """Examine only what ``selection`` means: a file, or every library of that name. Raises BackendRefused for an unknown name."""
+    """Examine only what ``selection`` means: a file, or every library of that name.
+
+    Raises BackendRefused for an unknown name.
+    """
     cpu = cpu or cpu_level()
     # Here a bare file name is what somebody typed to have that file looked at; it selects nothing.
     if not is_file_selection(selection) and Path(selection).is_file():
@@ -155,7 +161,10 @@ def load(
 
 
 def open_verified(path: Path) -> int:
-    """Open a library that passed every gate in this process and return the address of its table. Raises BackendRefused."""
+    """Open a library that passed every gate in this process and return the address of its table.
+
+    Raises BackendRefused.
+    """
     from coli.backends._probe import open_library, query_table
 
     try:
@@ -196,7 +205,11 @@ def refusal_of(trace: Trace, search: Search) -> ColiError:
             )
         known = sorted({candidate.candidate.name for candidate in trace.candidates})
         near = difflib.get_close_matches(selection, known, 1)
-        hint = f"did you mean {near[0]}?" if near else "use one of these names, or a path with a folder (./file) for a file"
+        hint = (
+            f"did you mean {near[0]}?"
+            if near
+            else "use one of these names, or a path with a folder (./file) for a file"
+        )
         return BackendRefused(
             selection,
             f"{search.selection_origin} names a backend that is not known",

@@ -112,7 +112,10 @@ def _parse_steps(data: bytes) -> dict[str, dict[str, Any]]:
 
 
 def cache_key(sha256: str, canary: Path, slot_list: Path, machine: Sequence[str]) -> str:
-    """Return the name under which an answer is kept: it changes with the library, the canary, the slots, the loader, the machine."""
+    """Return the name under which an answer is kept.
+
+    It changes with the library, the canary, the slots, the loader, the machine.
+    """
     digest = hashlib.sha256()
     for part in (sha256, str(LOADER_VERSION), *machine, sys.platform, sys.implementation.cache_tag or ""):
         digest.update(part.encode() + b"\0")
@@ -147,8 +150,8 @@ def write_cached(folder: Path | None, key: str, answer: Answer) -> None:
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 json.dump(document, file)
-            os.replace(name, folder / f"{key}.json")
+            Path(name).replace(folder / f"{key}.json")
         except OSError:
             with contextlib.suppress(OSError):
-                os.unlink(name)
+                Path(name).unlink()
             raise

@@ -1,7 +1,7 @@
 """Recorded stage calls in a file: the canary, and the vectors that the tests replay.
 
-The format, little-endian: magic ``COLIVEC1``, u32 count of cases; a case is u16 length and name of the stage, u16 count of
-arguments, then the arguments in the order of the slot list, each with a tag byte:
+The format, little-endian: magic ``COLIVEC1``, u32 count of cases; a case is u16 length and name of the stage, u16
+count of arguments, then the arguments in the order of the slot list, each with a tag byte:
 
     0  null
     1  integer      i64
@@ -111,7 +111,9 @@ def _pack_value(value: Value) -> bytes:
     if value is None:
         return b"\0"
     if isinstance(value, Scalar):
-        return struct.pack("<Bq", 1, value.value) if isinstance(value.value, int) else struct.pack("<Bf", 2, value.value)
+        return (
+            struct.pack("<Bq", 1, value.value) if isinstance(value.value, int) else struct.pack("<Bf", 2, value.value)
+        )
     if isinstance(value, MatrixData):
         tag, after = (3, b"") if value.expected is None else (4, value.expected)
         return struct.pack("<BIQQ", tag, value.type, value.rows, value.cols) + value.data + after

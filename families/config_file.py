@@ -65,7 +65,7 @@ def read_config(path: Path) -> ConfigFile:
                 f"{field} must be a number",
                 observed="NaN",
                 expected="a finite value",
-                fix="take the config.json of the original checkpoint",
+                fix=f"take the {file.name} of the original checkpoint",
                 code="checkpoint.non-finite",
             )
         notes.append(f"{field} is {value}")
@@ -117,7 +117,7 @@ def _broken(file: Path, observed: str, expected: str | None) -> CheckpointError:
         "the config must be a JSON object",
         observed=observed,
         expected=expected,
-        fix="download config.json again",
+        fix=f"download {file.name} again",
         code="checkpoint.config",
     )
 

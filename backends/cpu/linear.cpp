@@ -1,6 +1,7 @@
 /* linear.cpp: embed, the products with a weight, dequantize. */
 #include "check.h"
 #include "exact.h"
+#include "product.h"
 #include "slots.h"
 
 namespace coli_cpu {
@@ -41,11 +42,38 @@ coli_status matmul(coli_context *context, int32_t format, const coli_weight *wei
   COLI_TRY(check_floats(error, "x", x, kAny, groups * weight->cols));
   COLI_TRY(check_floats(error, "y", y, x->rows, weight->rows));
   const int64_t cols = weight->cols, group_rows = weight->rows / groups;
-  parallel(context, weight->rows, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row)
-      for (int64_t token = 0; token < x->rows; ++token)
-        row_of(y, token)[row] = dot_exact(weight, row, row_of(x, token) + row / group_rows * cols);
-  });
+  /* Packed tokens and the pointers to them share the scratch: all groups of as many tokens as fit. */
+  const int64_t packed = packed_cols_of(format, cols), token_floats = groups * (packed + 2) + 2;
+  const int64_t room = shared_scratch_floats(context) / (token_floats > 0 ? token_floats : 1);
+  if (weight->has_nan || room == 0) {
+    parallel(context, weight->rows, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t row = begin; row < end; ++row)
+        for (int64_t token = 0; token < x->rows; ++token)
+          row_of(y, token)[row] = dot_exact(weight, row, row_of(x, token) + row / group_rows * cols);
+    });
+    return COLI_DONE;
+  }
+  for (int64_t first = 0; first < x->rows; first += room) {
+    const int64_t tokens = x->rows - first < room ? x->rows - first : room;
+    const float **at = reinterpret_cast<const float **>(shared_scratch(context)); /* [groups][tokens] */
+    float **to = const_cast<float **>(at) + groups * tokens; /* [tokens] */
+    float *rows = shared_scratch(context) + 2 * (groups + 1) * tokens;
+    for (int64_t token = 0; token < tokens; ++token) to[token] = row_of(y, first + token);
+    parallel(context, groups * tokens, 4, [&](int64_t begin, int64_t end, int) {
+      for (int64_t item = begin; item < end; ++item) {
+        at[item] = rows + item * packed;
+        pack_row_for(format, row_of(x, first + item % tokens) + item / tokens * cols, cols, rows + item * packed);
+      }
+    });
+    parallel(context, (weight->rows + kBlockRows - 1) / kBlockRows, 1, [&](int64_t begin, int64_t end, int worker) {
+      const int64_t last = end * kBlockRows < weight->rows ? end * kBlockRows : weight->rows;
+      for (int64_t row = begin * kBlockRows; row < last;) {
+        const int64_t group = row / group_rows, stop = (group + 1) * group_rows < last ? (group + 1) * group_rows : last;
+        product(weight, row, stop, at + group * tokens, tokens, thread_scratch(context, worker), Target{to, nullptr});
+        row = stop;
+      }
+    });
+  }
   return COLI_DONE;
 }
 

@@ -40,8 +40,8 @@ int64_t nearest(double x) { return static_cast<int64_t>(x + (x < 0 ? -0.5 : 0.5)
 constexpr double kHalfPi[3] = {0x1.921fb54442d18p+0, 0x1.1a62633145c07p-54, -0x1.f1976b7ed8fbcp-110};
 constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1;
 
-/* Taylor polynomials on [-pi/4, pi/4]; what is cut off is below 2^-60 of the value. The low part of the angle enters with the
- * first derivative. */
+/* Taylor polynomials on [-pi/4, pi/4]; what is cut off is below 2^-60 of the value. The low part of the angle enters
+ * with the first derivative. */
 double sine_polynomial(Pair r) {
   const double x = r.high, z = x * x;
   double p = 1.0 / 355687428096000.0;
@@ -80,7 +80,7 @@ double power_of_two(int64_t exponent) {
 
 }  // namespace
 
-void rope_angle(double position, double frequency, float *cosine, float *sine) {
+void rope_angle(double position, double frequency, float* cosine, float* sine) {
   const Pair angle = two_product(position, frequency);
   const int64_t turns = nearest(angle.high * kTwoOverPi);
   const double n = static_cast<double>(-turns);
@@ -89,10 +89,18 @@ void rope_angle(double position, double frequency, float *cosine, float *sine) {
   r = add(r, {n * kHalfPi[2], 0.0});
   const double s = sine_polynomial(r), c = cosine_polynomial(r);
   switch (turns & 3) {
-    case 0: *cosine = static_cast<float>(c), *sine = static_cast<float>(s); return;
-    case 1: *cosine = static_cast<float>(-s), *sine = static_cast<float>(c); return;
-    case 2: *cosine = static_cast<float>(-c), *sine = static_cast<float>(-s); return;
-    default: *cosine = static_cast<float>(s), *sine = static_cast<float>(-c); return;
+    case 0:
+      *cosine = static_cast<float>(c), *sine = static_cast<float>(s);
+      return;
+    case 1:
+      *cosine = static_cast<float>(-s), *sine = static_cast<float>(c);
+      return;
+    case 2:
+      *cosine = static_cast<float>(-c), *sine = static_cast<float>(-s);
+      return;
+    default:
+      *cosine = static_cast<float>(s), *sine = static_cast<float>(-c);
+      return;
   }
 }
 

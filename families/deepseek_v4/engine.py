@@ -61,7 +61,9 @@ class Engine:
 
         self.context = context
         self.prefill_chunk = fit_chunk(ledger, items, min(prefill_chunk, context))
-        *resident, experts = items(self.prefill_chunk)
+        wanted = items(self.prefill_chunk)
+        ledger.require(wanted)
+        *resident, experts = wanted
         for item in resident:
             ledger.reserve(item)
         self.position = 0

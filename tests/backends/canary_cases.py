@@ -51,7 +51,11 @@ def e2m1(code: int) -> Fraction:
 
 def e4m3(code: int) -> Fraction:
     exponent, mantissa = (code >> 3) & 15, code & 7
-    size = Fraction(mantissa, 8) * Fraction(2) ** -6 if exponent == 0 else Fraction(8 + mantissa, 8) * Fraction(2) ** (exponent - 7)
+    size = (
+        Fraction(mantissa, 8) * Fraction(2) ** -6
+        if exponent == 0
+        else Fraction(8 + mantissa, 8) * Fraction(2) ** (exponent - 7)
+    )
     return -size if code & 0x80 else size
 
 
@@ -89,7 +93,9 @@ class Weight:
         for row in range(rows):
             if kind in (F32, BF16):
                 words = [random_word(random) & (0xFFFF0000 if kind == BF16 else 0xFFFFFFFF) for _ in range(cols)]
-                codes += b"".join(struct.pack("<I" if kind == F32 else "<H", w if kind == F32 else w >> 16) for w in words)
+                codes += b"".join(
+                    struct.pack("<I" if kind == F32 else "<H", w if kind == F32 else w >> 16) for w in words
+                )
                 self.values.append([from_word(w) for w in words])
                 self.negative.append([w >> 31 == 1 for w in words])
             elif kind == FP8:
@@ -146,7 +152,9 @@ def matrix(rows: Sequence[Sequence[Fraction | float]], before: bytes | None = No
 
 def integers(values: list[list[int]], before: bytes | None = None) -> MatrixData:
     data = b"".join(struct.pack("<i", value) for row in values for value in row)
-    return MatrixData(len(values), len(values[0]), 1, data if before is None else before, None if before is None else data)
+    return MatrixData(
+        len(values), len(values[0]), 1, data if before is None else before, None if before is None else data
+    )
 
 
 def junk(rows: int, cols: int) -> bytes:
@@ -186,7 +194,9 @@ def simple_cases(random: Random) -> list[Case]:
         cases.append(Case("dequantize", (weight.data, Scalar(1), output([weight.exact(r) for r in (1, 2, 3)]))))
     table = Weight(random, BF16, 7, 9)
     picked = [5, 0, 6]
-    cases.append(Case("embed", (table.data, integers([picked]), Scalar(2), output([table.exact(r) * 2 for r in picked]))))
+    cases.append(
+        Case("embed", (table.data, integers([picked]), Scalar(2), output([table.exact(r) * 2 for r in picked])))
+    )
 
     a, b = random_rows(random, 3, 37), random_rows(random, 3, 37)
     total = [[round32(p + q) for p, q in zip(r, s, strict=True)] for r, s in zip(a, b, strict=True)]
@@ -252,7 +262,10 @@ def simple_cases(random: Random) -> list[Case]:
         indexed.append(row_scores)
     want = MatrixData(2, 4, 0, junk(2, 4), pack(indexed))
     cases.append(
-        Case("index_scores", (matrix(q), matrix(weights), Scalar(float(scale)), matrix(keys), Scalar(10), Scalar(4), want))
+        Case(
+            "index_scores",
+            (matrix(q), matrix(weights), Scalar(float(scale)), matrix(keys), Scalar(10), Scalar(4), want),
+        )
     )
     return cases
 

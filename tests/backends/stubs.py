@@ -63,7 +63,9 @@ def floats(*values: float) -> bytes:
 def hand_canary() -> bytes:
     """Return a canary file of two hand-written calls of ``add``, which the stub serves."""
     cases = [
-        Case("add", (MatrixData(1, 3, 0, floats(1, 2, 3)), MatrixData(1, 3, 0, floats(10, 20, 30), floats(11, 22, 33)))),
+        Case(
+            "add", (MatrixData(1, 3, 0, floats(1, 2, 3)), MatrixData(1, 3, 0, floats(10, 20, 30), floats(11, 22, 33)))
+        ),
         Case(
             "add",
             (

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coli.backends.abi import ABI_MAJOR, ABI_MINOR, HEADER, SLOTS, fnv1a_64, parse_slots
-from coli.backends.abi import structs
+from coli.backends.abi import ABI_MAJOR, ABI_MINOR, HEADER, SLOTS, fnv1a_64, parse_slots, structs
 
 PROGRAM = r"""
 #include <stdio.h>

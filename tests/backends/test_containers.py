@@ -126,6 +126,52 @@ def test_sizes_in_the_file_allocate_nothing(tmp_path: Path) -> None:
         read_container(path)
 
 
+def ld_cache(entries: dict[str, str]) -> bytes:
+    """Write an /etc/ld.so.cache of glibc's present format by hand."""
+    strings, rows = bytearray(), bytearray()
+    start = 48 + 24 * len(entries)
+    for name, path in entries.items():
+        at = [start + len(strings), start + len(strings) + len(name) + 1]
+        strings += name.encode() + b"\0" + path.encode() + b"\0"
+        rows += struct.pack("=iIIIQ", 0x303, at[0], at[1], 0, 0)
+    head = b"glibc-ld.so.cache1.1" + struct.pack("=IIBxxxIIII", len(entries), len(strings), 2, 0, 0, 0, 0)
+    return head + bytes(rows + strings)
+
+
+def test_closure_of_an_elf_library(tmp_path: Path) -> None:
+    """liba.so is where the system's cache says, b.so.2 in a default folder, but for another machine."""
+    path, root = tmp_path / "libcoli.so", tmp_path / "root"
+    path.write_bytes(elf_library())
+    (root / "etc").mkdir(parents=True)
+    (root / "opt/a").mkdir(parents=True)
+    (root / "usr/lib").mkdir(parents=True)
+    leaf = bytearray(elf_library())
+    struct.pack_into(">i", leaf, leaf.index(struct.pack(">iI", 1, 1)), 21)  # its two NEEDED entries become DEBUG
+    struct.pack_into(">i", leaf, leaf.index(struct.pack(">iI", 1, 9)), 21)
+    (root / "opt/a/liba.so").write_bytes(leaf)
+    (root / "usr/lib/b.so.2").write_bytes(pe_library())
+    (root / "etc/ld.so.cache").write_bytes(ld_cache({"libother.so": "/x", "liba.so": "/opt/a/liba.so"}))
+    closure = resolve_closure(path, read_container(path), root=root)
+    assert closure.found == {"liba.so": str(root / "opt/a/liba.so")}
+    assert closure.missing == (("b.so.2", "libcoli.so"),)
+    assert str(tmp_path) in closure.searched  # $ORIGIN of the run path
+    (tmp_path / "b.so.2").write_bytes(leaf)
+    assert resolve_closure(path, read_container(path), root=root).missing == ()
+    whole = ld_cache({"liba.so": "/opt/a/liba.so"})
+    for cut in range(len(whole)):  # a damaged cache is an empty one, never an exception
+        (root / "etc/ld.so.cache").write_bytes(whole[:cut])
+        resolve_closure(path, read_container(path), root=root)
+
+
+def test_segment_beyond_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.so"
+    data = bytearray(elf_library())
+    struct.pack_into(">I", data, 52 + 16, len(data) + 1)  # bytes of the first segment in the file
+    path.write_bytes(data)
+    with pytest.raises(ContainerError, match=f"segment 0 ends at byte {len(data) + 1}, the file has {len(data)}"):
+        read_container(path)
+
+
 SAMPLES = [elf_library(), pe_library(names=("a.dll", "b.dll"))]
 
 
@@ -157,7 +203,9 @@ def test_damage_of_a_real_library(build_stub: Callable[..., Path], tmp_path: Pat
     for _ in range(300):
         data = bytearray(whole)
         for _ in range(generator.randrange(1, 6)):  # the headers and the dynamic section are where it hurts
-            at = generator.choice([generator.randrange(64), generator.randrange(64, 1000), generator.randrange(len(data))])
+            at = generator.choice(
+                [generator.randrange(64), generator.randrange(64, 1000), generator.randrange(len(data))]
+            )
             data[at] = generator.randrange(256)
         path.write_bytes(data)
         try:

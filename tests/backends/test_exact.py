@@ -76,7 +76,12 @@ def test_rope_refuses(frequencies: np.ndarray, first: int, count: int, text: str
 def test_exp_is_within_one_ulp() -> None:
     random = np.random.default_rng(9)
     x = np.concatenate(
-        [random.uniform(-708, 709.7, 1500), random.uniform(-1, 1, 800), random.uniform(-40, 0, 800), [1e-300, -1e-17, 0.5]]
+        [
+            random.uniform(-708, 709.7, 1500),
+            random.uniform(-1, 1, 800),
+            random.uniform(-40, 0, 800),
+            [1e-300, -1e-17, 0.5],
+        ]
     )
     worst = mpmath.mpf(0)
     for value, got in zip(x.tolist(), _host.exp(x).tolist(), strict=True):

@@ -18,11 +18,12 @@ import pytest
 from stubs import floats, hand_canary, write_manifest
 
 from coli.backends.abi import HEADER, SLOTS
-from coli.backends.candidates import Search
 from coli.backends.canary import Case, MatrixData
+from coli.backends.candidates import Search
 from coli.backends.cpu_level import cpu_level
 from coli.backends.handshake import decide_slots
 from coli.backends.loader import examine, explain_selection, load, render_banner, survey
+from coli.backends.probe import probe_library
 from coli.backends.trace import GATES, Candidate, CandidateTrace
 from coli.backends.vectors import pack_cases
 from coli.errors import BackendRefused, ColiError
@@ -262,6 +263,7 @@ def test_level_of_another_machine(build_stub: Build, copy: Callable[[Path], Path
         (("STUB_SWAPPED",), "slots.signature", "other arguments: rope"),
         (("STUB_RENAMED",), "slots.order", "other slots: moe (found 'mixture')"),
         (("STUB_OLDER_MINOR",), "slots.absent", "absent: add"),
+        (("STUB_CRASH_END",), "canary.crash", "SIGABRT while it ends after the canary"),
     ],
 )
 def test_faults_of_the_handshake(
@@ -276,6 +278,12 @@ def test_faults_of_the_handshake(
 def test_swap_and_absence_are_shown_together(build_stub: Build, stub_canary: Path) -> None:
     trace = look(build_stub("libcoli_cpu_portable.so", "STUB_SWAPPED", "STUB_ABSENT"), stub_canary)
     assert refusal(trace) == ("slots.signature", "other arguments: rope; absent: weight_bind, embed, router")
+
+
+def test_no_stage_of_a_refused_table_is_called(build_stub: Build, stub_canary: Path) -> None:
+    for switch, last in (("STUB_SWAPPED", "slots"), ("STUB_MAJOR=2", "table"), ("STUB_NO_QUERY", "open")):
+        answer = probe_library(build_stub("libcoli_cpu_portable.so", switch), stub_canary)
+        assert (answer.last, answer.end) == (last, "exit")
 
 
 def test_hang_is_ended_by_the_deadline(build_stub: Build, stub_canary: Path) -> None:
@@ -300,7 +308,9 @@ def test_wrong_bits(build_stub: Build, stub_canary: Path) -> None:
     code, evidence = refusal(look(build_stub("libcoli_cpu_portable.so", "STUB_WRONG_BITS"), stub_canary))
     assert code == "canary.bits"
     # 11 as float32 is 00 00 30 41, 11.25 is 00 00 34 41.
-    assert evidence.startswith("add: y[0, 0] is 00003441, expected 00003041; add: y[0, 0] is 0000803f, expected 0000403f")
+    assert evidence.startswith(
+        "add: y[0, 0] is 00003441, expected 00003041; add: y[0, 0] is 0000803f, expected 0000403f"
+    )
 
 
 def test_declined_stage_is_no_canary_pass(build_stub: Build, stub_canary: Path) -> None:
@@ -444,7 +454,13 @@ def test_answer_is_kept_and_a_broken_cache_is_no_harm(houses: Search, stub_canar
     assert [row.findings for row in first.candidates] == [row.findings for row in again.candidates]
     files = list(cache.iterdir())
     assert files and all(file.suffix == ".json" for file in files)
-    for content in ("", "{", "[]", '{"steps": 3, "end": "exit", "detail": ""}', '{"steps": {"open": {}}, "end": "exit", "detail": ""}'):
+    for content in (
+        "",
+        "{",
+        "[]",
+        '{"steps": 3, "end": "exit", "detail": ""}',
+        '{"steps": {"open": {}}, "end": "exit", "detail": ""}',
+    ):
         for file in files:
             file.write_text(content, encoding="utf-8")
         broken = survey(search, canary=stub_canary)

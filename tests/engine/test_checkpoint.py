@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from coli.engine.checkpoint import Checkpoint, canonical_name, read_json
+from coli.engine.checkpoint import Checkpoint, canonical_name
 from coli.errors import CheckpointError
 
 from .sparse_flash import FLASH_BYTES, FLASH_TENSORS, write_sparse_flash
@@ -287,22 +287,19 @@ def test_a_fifo_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
     assert refusal(folder).code == "checkpoint.not-a-file"
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", '{"a": NaN}', "\ufeff{}", '{"a":' * 3000])
-def test_broken_json_is_named(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "generation_config.json"
-    path.write_text(text)
-    with pytest.raises(CheckpointError) as caught:
-        read_json(path)
-    assert caught.value.subject == str(path)
-    assert caught.value.code == "checkpoint.json"
-
-
-def test_json_has_a_size_limit(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text('{"a": 1}')
-    assert read_json(path, limit=8) == {"a": 1}
-    with pytest.raises(CheckpointError, match="larger"):
-        read_json(path, limit=7)
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_broken_configs_are_named_and_odd_ones_noted(tmp_path: Path, name: str) -> None:
+    folder = make(tmp_path, TWO)
+    for text in ("", "[1]", "{", '{"a": NaN}', '{"a":' * 3000):
+        (folder / name).write_text(text)
+        error = refusal(folder)
+        assert error.subject == str(folder / name)
+        assert error.code in ("checkpoint.config", "checkpoint.non-finite")
+        assert name in str(error.fix)
+    (folder / name).write_text('\ufeff{"a": 1}')
+    with Checkpoint.open(folder) as checkpoint:
+        assert (checkpoint.config if name == "config.json" else checkpoint.generation_config) == {"a": 1}
+        assert [(note.code, note.subject) for note in checkpoint.notes] == [("checkpoint.config", name)]
 
 
 HYBRID = {  # as save_pretrained of Transformers 5.24 writes them, and the released names

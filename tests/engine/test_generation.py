@@ -177,6 +177,11 @@ def test_only_what_may_become_a_stop_is_held_back() -> None:
     assert stream.finish_reason == "eos"
 
 
+def test_the_longest_beginning_of_a_stop_is_held_back() -> None:
+    emitted, stream, _ = text_of([b"xaa", b"b"], ["aab"])
+    assert (emitted, stream.finish_reason) == (["x"], "stop")
+
+
 def test_held_text_is_shown_when_the_answer_ends() -> None:
     emitted, stream, _ = text_of([b"x", b"<", b"/"], ["</s>"])
     assert emitted == ["x", "</"]

@@ -44,8 +44,9 @@ def test_a_refusal_has_the_numbers_and_the_option() -> None:
     assert error.exit_code == 4
     assert error.code == "budget.ram"
     assert error.subject == "experts"
-    assert error.observed == "30 bytes needed; 80 of 100 bytes are reserved (dense 75, workspace 5)"
-    assert error.expected == "at most 20 bytes"
+    assert error.rule == "it does not fit the ram budget of 100B"
+    assert error.observed == "30B needed, 80B reserved already (dense 75B, workspace 5B)"
+    assert error.expected == "at most 20B"
     assert error.fix == "--ram 110B or more"
     assert ledger.reserved("ram") == 80
 
@@ -62,11 +63,34 @@ def test_what_the_refusal_asks_for_is_enough() -> None:
                 ledger.reserve(items[1])
 
 
+def test_all_that_is_needed_is_asked_for_at_once() -> None:
+    gibibyte = 1 << 30
+    items = [Item("dense", "ram", 2 * gibibyte + 1), Item("kv", "ram", 0, per_token=gibibyte // 8)]
+    items.append(Item("experts", "ram", gibibyte, count=50, minimum=3))
+    for limit, tokens, fits in ((7, 8, True), (6, 8, False), (7, 16, False)):
+        ledger = Ledger({"ram": (limit << 30) + 1})
+        ledger.reserve(Item("runtime", "ram", gibibyte))
+        if fits:
+            ledger.require(items, tokens)
+            assert [ledger.reserve(item, tokens).count for item in items] == [1, 1, 3]
+        else:
+            with pytest.raises(BudgetError) as caught:
+                ledger.require(items, tokens)
+            needed = 2 + tokens // 8 + 3
+            assert caught.value.observed == (
+                f"{needed}GiB needed at least (experts 3GiB, dense 2GiB, kv {tokens // 8}GiB), "
+                "1GiB reserved already (runtime 1GiB)"
+            )
+            assert caught.value.fix == f"--ram {(needed + 1) * 1024 + 1}MiB or more"
+        assert ledger.reserved("ram") == gibibyte if not fits else True
+    Ledger({}).require(items)
+
+
 def test_tiers_have_their_own_limits() -> None:
     ledger = Ledger({"ram": 10, "vram": 20})
     ledger.reserve(Item("mirror", "vram", 20))
     ledger.reserve(Item("dense", "ram", 10))
-    with pytest.raises(BudgetError, match="a vram budget of 21 bytes or more"):
+    with pytest.raises(BudgetError, match="a vram budget of 21B or more"):
         ledger.reserve(Item("more", "vram", 1))
 
 

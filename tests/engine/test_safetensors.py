@@ -105,6 +105,7 @@ REFUSED = {
     "hole at the start": (frame(entry(offsets="[1,2]"), b"xy"), "hole"),
     "span too long": (frame(entry(offsets="[0,2]"), b"xy"), "tensor-size"),
     "odd count of nibbles": (frame(entry("F4", "[3]", "[0,2]"), b"xy"), "tensor-size"),
+    "odd count of nibbles, rounded down": (frame(entry("F4", "[3]", "[0,1]"), b"x"), "tensor-size"),
     "three six-bit values": (frame(entry("F6_E3M2", "[3]", "[0,3]"), b"xyz"), "tensor-size"),
     "unknown dtype": (frame(entry("I4", "[2]", "[0,1]"), b"x"), "unknown-dtype"),
     "dtype in lower case": (frame(entry("u8"), b"x"), "unknown-dtype"),

@@ -126,8 +126,8 @@ def test_a_seed_gives_the_same_tokens_again_and_another_one_does_not() -> None:
 
 def test_nothing_depends_on_the_order_of_a_sum() -> None:
     """One seed's tokens, worked out with exact fractions from the draws and 40-digit exponentials."""
-    logits = [((i * 37) % 101) / 16 for i in range(101)]
-    order = sorted(range(101), key=lambda token: (-logits[token], token))
+    logits = [((i * 37) % 23) / 8 for i in range(300)]  # many equal ones, in no order
+    order = sorted(range(300), key=lambda token: (-logits[token], token))
     getcontext().prec = 40
     weights = [Fraction(Decimal(logits[token]).exp()) for token in order]
     expected = []

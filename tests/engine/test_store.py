@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator
+from concurrent.futures import wait
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
+import coli.engine.store
 from coli.engine.checkpoint import Checkpoint
 from coli.engine.ledger import Item, Ledger
 from coli.engine.safetensors import TensorInfo
@@ -25,6 +29,7 @@ def names_of(layer: int, expert: int) -> ExpertTensors:
     return {part: (f"{prefix}.{part}.weight", f"{prefix}.{part}.scale") for part in PARTS}
 
 
+@cache
 def tensors_of(layer: int) -> dict[str, np.ndarray]:
     """Bytes that tell layer, expert and tensor apart; odd sizes, so that nothing is aligned by luck."""
     random_bytes = np.random.default_rng(layer)
@@ -154,6 +159,9 @@ def test_pinned_experts_are_never_given_up(checkpoint: Checkpoint) -> None:
     assert [content(expert) for expert in held] == before
     with pytest.raises(ValueError, match="4 experts cannot be held at once"):
         store.acquire(0, [0, 1])
+    again = store.acquire(1, [4, 5, 6])  # held twice, counted once
+    store.release(again)
+    assert [content(expert) for expert in held] == before
     store.release(held)
     assert len(store.acquire(0, [0, 1, 2])) == 3
     store.close()
@@ -204,12 +212,68 @@ def test_a_failed_read_names_the_tensor_and_leaves_the_store_usable(tmp_path: Pa
                 store.acquire(2, [broken, (broken + 1) % EXPERTS])
             assert caught.value.code == "checkpoint.short-read"
             assert caught.value.subject == f"{last.path}: {last.name}"
+        with pytest.raises(CheckpointError):
+            store.acquire(2, [(broken + 1) % EXPERTS, broken])
         assert content(held[0]) == expected(1, 0)
         store.release(held)
         for layer, ids in ((0, [0, 1, 2, 3]), (1, [4, 5, 6, 7])):
             again = store.acquire(layer, ids)
             assert [content(expert) for expert in again] == [expected(layer, expert) for expert in ids]
             store.release(again)
+        store.close()
+
+
+def test_after_a_failure_no_reader_still_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpoint.open(write(tmp_path, "released")) as checkpoint:
+        store, _ = make(checkpoint, 4, readers=2)
+        done: list[str] = []
+
+        def slow(self: Checkpoint, infos: list[TensorInfo], views: list[memoryview]) -> None:
+            if "scale" in infos[0].name:
+                raise CheckpointError("file: tensor", "it cannot be read")
+            time.sleep(0.05)  # long enough that a store which does not wait would be seen
+            done.append(infos[0].name)
+
+        monkeypatch.setattr(Checkpoint, "read_run", slow)
+        with pytest.raises(CheckpointError):
+            store.acquire(0, [0, 1])
+        assert len(done) == 2
+        store.close()
+
+
+def test_an_interruption_waits_for_the_readers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpoint.open(write(tmp_path, "released")) as checkpoint:
+        store, _ = make(checkpoint, 3, readers=2)
+        running: list[str] = []
+
+        def slow(self: Checkpoint, infos: list[TensorInfo], views: list[memoryview]) -> None:
+            running.append(infos[0].name)
+            time.sleep(0.02)
+            running.remove(infos[0].name)
+
+        def interrupted(futures: object) -> None:
+            monkeypatch.setattr(coli.engine.store, "wait", wait)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpoint, "read_run", slow)
+            monkeypatch.setattr(coli.engine.store, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.acquire(0, [0, 1, 2])
+            assert running == []
+        assert [content(held) for held in store.acquire(0, [0, 1, 2])] == [expected(0, i) for i in range(3)]
+        store.close()
+
+
+def test_a_hit_of_a_failed_call_is_not_left_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpoint.open(write(tmp_path, "released")) as checkpoint:
+        store, _ = make(checkpoint, 3)
+        store.release(store.acquire(0, [0]))
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpoint, "read_run", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                store.acquire(0, [0, 1])
+        assert len(store.acquire(1, [0, 1, 2])) == 3
         store.close()
 
 

@@ -13,7 +13,7 @@ from coli.errors import CheckpointError, UsageError
 
 BYTES = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
 MERGES = [("l", "l"), ("h", "e"), ("ä", "½"), ("Ġ", "w"), ("ll", "o")]
-ADDED = ["<｜end｜>", "<think>", "a b"]
+ADDED = ["<｜end｜>", "<think>", "a b", "<café>"]
 
 
 def build(folder: Path) -> tokenizers.Tokenizer:
@@ -53,6 +53,7 @@ def test_added_tokens_are_one_id_and_keep_their_text(both: Both) -> None:
     assert ours.encode("hello<think>")[-1] == 262 == ours.id_of("<think>")
     assert ours.token_bytes(261) == "<｜end｜>".encode()
     assert ours.token_bytes(263) == b"a b"
+    assert ours.decode([264]) == "<café>"  # where the library reads é as the byte 0xE9
     assert ours.id_of("no such token") is None
 
 
@@ -78,11 +79,11 @@ def test_encodes_as_the_library_does(both: Both, text: str) -> None:
     assert ours.decode(ours.encode(text)) == text
 
 
-@pytest.mark.parametrize("token", [-1, 264, 2**40])
+@pytest.mark.parametrize("token", [-1, 265, 2**40])
 def test_an_unknown_id_is_a_usage_error(both: Both, token: int) -> None:
     with pytest.raises(UsageError, match=f"token id {token}") as caught:
         both[0].token_bytes(token)
-    assert caught.value.expected == "0 to 263"
+    assert caught.value.expected == "0 to 264"
 
 
 def test_a_lone_surrogate_is_a_usage_error(both: Both) -> None:

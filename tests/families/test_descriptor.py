@@ -114,3 +114,12 @@ def test_broken_toml_is_one_reason(text: str) -> None:
 
 def test_size_is_bounded_before_parsing() -> None:
     assert "larger than" in problems("#" * (MAX_BYTES + 1))
+
+
+def test_a_flag_is_not_a_number_in_a_variant() -> None:
+    text = GOOD + '\n[[variants]]\nid = "v"\nname = "V"\nmatch = { tied = true, layers = 1 }\n'
+    variant = parse_descriptor(text, "here").variants[0]
+    assert variant.applies({"tied": True, "layers": 1})
+    assert not variant.applies({"tied": 1, "layers": 1})
+    assert not variant.applies({"tied": True, "layers": True})
+    assert not variant.applies({"tied": True})

@@ -84,13 +84,12 @@ def test_the_example_installs_and_runs(page: str, tmp_path: Path, monkeypatch: p
     table = np.arange(256 * 256, dtype=np.float32).reshape(256, 256)
 
     class Checkpoint:
-        config = {"vocab_size": 256}  # noqa: RUF012
-
         def read(self, name: str) -> np.ndarray:
             assert name == "table.weight"
             return table.reshape(-1).view(np.uint8)
 
-    engine = load_engine(found.family, None)(Checkpoint(), found.descriptor, None, None, context=16, prefill_chunk=4)
+    engine_class = load_engine(found.family, None)
+    engine = engine_class(Checkpoint(), found.text, None, None, context=16, prefill_chunk=4, progress=None)
     assert np.array_equal(engine.forward([3, 7, 5], 0, 2), table[[7, 5]])
     engine.reset()
     engine.close()

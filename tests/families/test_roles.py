@@ -125,3 +125,9 @@ def test_inventory_adds_up_and_reports_unknown_names(table: RoleTable) -> None:
 def test_tied_embeddings_are_counted_once(table: RoleTable) -> None:
     found = table.inventory([("model.embed_tokens.weight", Tensor("BF16", 1024))])
     assert (found.total_bytes, found.kinds["embedding"].nbytes, found.kinds.get("head")) == (1024, 1024, None)
+
+
+def test_layers_of_a_drafter_are_no_layers_of_the_model() -> None:
+    toml = TOML + '\n[[roles]]\nkind = "draft"\nnames = ["mtp.{layer}.**"]\n'
+    found = RoleTable(parse_descriptor(toml, "tiny")).inventory([("mtp.2.x", Tensor("F32", 4))])
+    assert (found.layers, found.kinds["draft"].tensors) == (0, 1)

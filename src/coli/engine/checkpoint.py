@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,14 +15,14 @@ import msgspec
 from coli.engine.location import child, find_snapshot, readable
 from coli.engine.safetensors import Header, TensorInfo, read_header
 from coli.errors import CheckpointError
+from coli.families.config_file import read_config
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Checkpoint", "Note", "canonical_name", "read_json"]
+__all__ = ["Checkpoint", "Note", "canonical_name"]
 
-CONFIG_LIMIT_BYTES = 16 << 20
 INDEX_LIMIT_BYTES = 256 << 20
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -41,44 +40,6 @@ class Note(NamedTuple):
 class _Index(msgspec.Struct):
     weight_map: dict[str, str]
     metadata: dict[str, Any] | None = None
-
-
-def read_json(path: Path, limit: int = CONFIG_LIMIT_BYTES) -> dict[str, Any]:
-    """Read a JSON object of at most ``limit`` bytes. Raises CheckpointError naming the file and the fault."""
-    try:
-        value = msgspec.json.decode(_read_text(path, limit))
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError) as error:
-        raise _broken_json(path, str(error)) from error
-    if not isinstance(value, dict):
-        raise _broken_json(path, f"{type(value).__name__} instead of an object")
-    return value
-
-
-def _read_text(path: Path, limit: int) -> bytes:
-    with readable(path):
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # before open: opening a FIFO would wait for a writer
-            raise CheckpointError(str(path), "this must be a regular file", code="checkpoint.not-a-file")
-        with path.open("rb") as file:
-            raw = file.read(min(status.st_size, limit) + 1)
-    if len(raw) > limit:
-        raise CheckpointError(
-            str(path),
-            "the file is larger than such a file can be",
-            expected=f"at most {limit} bytes",
-            code="checkpoint.json",
-        )
-    return raw
-
-
-def _broken_json(path: Path, observed: str) -> CheckpointError:
-    return CheckpointError(
-        str(path),
-        "the file must hold a JSON object",
-        observed=observed,
-        fix="download this file again",
-        code="checkpoint.json",
-    )
 
 
 _KV_NORM = re.compile(r"((?:layers|mtp)\.\d+\.attn)\.norm\.")
@@ -135,16 +96,17 @@ class Checkpoint:
 
     @classmethod
     def _read(cls, folder: Path) -> Checkpoint:
-        config = read_json(child(folder, "config.json"))
-        generation_path = folder / "generation_config.json"
-        generation = read_json(child(folder, generation_path.name)) if os.path.lexists(generation_path) else None
         notes: list[Note] = []
+        config = _read_config(folder, "config.json", notes)
+        generation_config = None
+        if os.path.lexists(folder / "generation_config.json"):
+            generation_config = _read_config(folder, "generation_config.json", notes)
         index = _read_index(folder)
         names = sorted(set(index.weight_map.values())) if index else [_single_file(folder)]
         headers = _read_headers(folder, names)
         tensors = _join(folder, headers, index, notes)
         _note_strays(folder, set(names), notes)
-        return cls(folder, config, generation, tensors, list(headers.values()), notes)
+        return cls(folder, config, generation_config, tensors, list(headers.values()), notes)
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -241,12 +203,22 @@ class Checkpoint:
             self._descriptors.clear()
 
 
+def _read_config(folder: Path, name: str, notes: list[Note]) -> dict[str, Any]:
+    file = read_config(child(folder, name))
+    notes.extend(Note("checkpoint.config", name, text) for text in file.notes)
+    return file.data
+
+
 def _read_index(folder: Path) -> _Index | None:
     if not os.path.lexists(folder / _INDEX):
         return None
     path = child(folder, _INDEX)
     try:
-        index = msgspec.json.decode(_read_text(path, INDEX_LIMIT_BYTES), type=_Index)
+        with path.open("rb") as file:
+            raw = file.read(min(path.stat().st_size, INDEX_LIMIT_BYTES) + 1)
+        if len(raw) > INDEX_LIMIT_BYTES:
+            raise ValueError(f"larger than {INDEX_LIMIT_BYTES} bytes")
+        index = msgspec.json.decode(raw, type=_Index)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError) as error:
         raise CheckpointError(
             str(path),

@@ -5,10 +5,11 @@ A plan is the same calls on a ledger whose grants nobody allocates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from coli.errors import BudgetError
+from coli.units import render_size
 
 __all__ = ["Grant", "Item", "Ledger"]
 
@@ -82,13 +83,25 @@ class Ledger:
             fitting = max(0, tier.limit - tier.reserved) // unit
             if fitting < count:
                 if fitting < (item.minimum or item.count):
-                    raise self._refusal(item, tokens, tier)
+                    raise self._refusal(item.tier, item.name, item.least_bytes(tokens))
                 count = fitting
         grant = Grant(item, count, unit * count)
         tier.reserved += grant.nbytes
         tier.peak = max(tier.peak, tier.reserved)
         tier.grants.append(grant)
         return grant
+
+    def require(self, items: Iterable[Item], tokens: int = 0) -> None:
+        """Refuse now what cannot fit later: raise BudgetError with the least that all ``items`` need together."""
+        needs: dict[str, list[tuple[int, str]]] = {}
+        for item in items:
+            needs.setdefault(item.tier, []).append((item.least_bytes(tokens), item.name))
+        for name, parts in needs.items():
+            tier = self._tiers.get(name)
+            need = sum(nbytes for nbytes, _ in parts)
+            if tier is not None and tier.limit is not None and tier.reserved + need > tier.limit:
+                shown = ", ".join(f"{part} {render_size(nbytes)}" for nbytes, part in sorted(parts, reverse=True)[:4])
+                raise self._refusal(name, "the model", need, f" at least ({shown}{', ...' if len(parts) > 4 else ''})")
 
     def release(self, grant: Grant) -> None:
         """Give a grant back. Raises ValueError when this ledger does not hold it."""
@@ -124,21 +137,27 @@ class Ledger:
             for name, tier in self._tiers.items()
         }
 
-    def _refusal(self, item: Item, tokens: int, tier: _Tier) -> BudgetError:
-        need = item.least_bytes(tokens)
-        option = self._options.get(item.tier)
-        holders = sorted(tier.grants, key=lambda grant: -grant.nbytes)
-        held = ", ".join(f"{grant.item.name} {grant.nbytes}" for grant in holders[:6])
+    def _refusal(self, tier: str, subject: str, need: int, largest: str = "") -> BudgetError:
+        state = self._tiers[tier]
+        holders = sorted(state.grants, key=lambda grant: -grant.nbytes)
+        held = ", ".join(f"{grant.item.name} {render_size(grant.nbytes)}" for grant in holders[:6])
         if len(holders) > 6:
             held += f", {len(holders) - 6} more"
-        least = tier.reserved + need
+        limit = state.limit or 0
+        least = _rounded_up(state.reserved + need)
+        option = self._options.get(tier)
         return BudgetError(
-            item.name,
-            f"it does not fit the {item.tier} budget",
-            observed=f"{need} bytes needed; {tier.reserved} of {tier.limit} bytes are reserved"
+            subject,
+            f"it does not fit the {tier} budget of {render_size(limit)}",
+            observed=f"{render_size(need)} needed{largest}, {render_size(state.reserved)} reserved already"
             + (f" ({held})" if held else ""),
-            expected=f"at most {max(0, (tier.limit or 0) - tier.reserved)} bytes",
-            fix=(f"{option} {least}B or more" if option else f"a {item.tier} budget of {least} bytes or more")
-            + (", or a smaller context" if item.per_token else ""),
-            code=f"budget.{item.tier}",
+            expected=f"at most {render_size(max(0, limit - state.reserved))}",
+            fix=f"{option} {least} or more" if option else f"a {tier} budget of {least} or more",
+            code=f"budget.{tier}",
         )
+
+
+def _rounded_up(nbytes: int) -> str:
+    """Return a size that people can type and that is enough."""
+    mebibyte = 1 << 20
+    return f"{nbytes}B" if nbytes < mebibyte else f"{-(-nbytes // mebibyte)}MiB"

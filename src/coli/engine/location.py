@@ -132,6 +132,8 @@ def child(folder: Path, name: str) -> Path:
             target = folder.parent.parent / "blobs" / match[1].decode()
             path = target
     if path.exists():
+        if not path.is_file():  # before anyone opens it: opening a FIFO would wait for a writer
+            raise CheckpointError(str(folder / name), "this must be a regular file", code="checkpoint.not-a-file")
         return path
     partial = sorted(target.parent.glob(f"{target.name}*.incomplete")) if target.parent.is_dir() else []
     if partial:

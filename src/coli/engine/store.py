@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, NamedTuple
 
 from coli.engine.ledger import Item, Ledger
@@ -51,10 +51,9 @@ class StoreStatistics(NamedTuple):
 
 
 class _Slot:
-    __slots__ = ("generation", "key", "parts", "pins", "shape")
+    __slots__ = ("generation", "parts", "pins", "shape")
 
     def __init__(self) -> None:
-        self.key: ExpertKey | None = None
         self.generation = 0
         self.pins = 0
         self.shape: tuple[object, ...] = ()
@@ -97,8 +96,10 @@ class ExpertStore:
         self._slab_bytes = item.nbytes
         self._grant = ledger.reserve(item)
         self.capacity = min(self._grant.count, len(experts))
+        from coli.engine.memory import aligned_bytes  # numpy: a budget imports this module and must not need it
+
         try:
-            self._arena = _aligned(self.capacity * self._slab_bytes)
+            self._arena = aligned_bytes(self.capacity * self._slab_bytes, SLAB_ALIGNMENT)
         except MemoryError as error:
             ledger.release(self._grant)
             raise BudgetError(
@@ -111,6 +112,7 @@ class ExpertStore:
         self._slots = [_Slot() for _ in range(self.capacity)]
         self._unused = list(range(self.capacity - 1, -1, -1))
         self._recent: OrderedDict[ExpertKey, int] = OrderedDict()  # oldest first
+        self._pinned = 0
         self._readers = readers
         self._pool: ThreadPoolExecutor | None = None
         self._hits = self._misses = self._evictions = self._bytes_read = 0
@@ -126,13 +128,13 @@ class ExpertStore:
         keys = [(layer, expert) for expert in sorted(set(ids))]
         misses = [key for key in keys if key not in self._recent]
         found = [self._recent[key] for key in keys if key in self._recent]
-        pinned = sum(1 for slot in self._slots if slot.pins) + sum(1 for slot in found if not self._slots[slot].pins)
+        pinned = self._pinned + sum(1 for slot in found if not self._slots[slot].pins)
         if pinned + len(misses) > self.capacity:
             raise ValueError(
                 f"{pinned + len(misses)} experts cannot be held at once: the store has {self.capacity} slabs"
             )
         for slot in found:
-            self._slots[slot].pins += 1
+            self._pin(slot)
         filled: dict[ExpertKey, int] = {}
         try:
             for key in misses:
@@ -140,14 +142,13 @@ class ExpertStore:
             self._fill(filled)
         except BaseException:
             for slot in found:
-                self._slots[slot].pins -= 1
+                self._unpin(slot)
             self._unused.extend(filled.values())
             raise
         self._hits += len(found)
         self._misses += len(misses)
         for key, slot in filled.items():
-            self._slots[slot].key = key
-            self._slots[slot].pins = 1
+            self._pin(slot)
             self._recent[key] = slot
         held = []
         for key in keys:
@@ -160,7 +161,7 @@ class ExpertStore:
     def release(self, held: Iterable[HeldExpert]) -> None:
         """Unpin experts that `acquire` returned; their bytes stay until the slab is needed."""
         for expert in held:
-            self._slots[expert.slot].pins -= 1
+            self._unpin(expert.slot)
 
     def groups(self, layer: int, ids: Iterable[int]) -> Iterator[list[HeldExpert]]:
         """Yield the distinct ``ids`` ascending in groups that fit, each held until the next is asked for."""
@@ -188,6 +189,14 @@ class ExpertStore:
         del self._arena
         self._ledger.release(self._grant)
 
+    def _pin(self, slot: int) -> None:
+        self._pinned += self._slots[slot].pins == 0
+        self._slots[slot].pins += 1
+
+    def _unpin(self, slot: int) -> None:
+        self._slots[slot].pins -= 1
+        self._pinned -= self._slots[slot].pins == 0
+
     def _vacate(self, key: ExpertKey) -> int:
         """Return a slab that nothing uses; what it held is forgotten before its bytes change."""
         if key not in self._experts:
@@ -196,7 +205,6 @@ class ExpertStore:
             return self._unused.pop()
         victim, slot = next((key, slot) for key, slot in self._recent.items() if not self._slots[slot].pins)
         del self._recent[victim]
-        self._slots[slot].key = None
         self._evictions += 1
         return slot
 
@@ -209,8 +217,15 @@ class ExpertStore:
         if self._readers > 1 and len(jobs) > 1:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._readers, thread_name_prefix="coli-read")
-            futures = [self._pool.submit(self._checkpoint.read_run, *job) for job in jobs]
-            wait(futures)  # all of them, also after a failure: a slab must not change behind its next owner
+            futures: list[Future[None]] = []
+            try:
+                for job in jobs:
+                    futures.append(self._pool.submit(self._checkpoint.read_run, *job))
+                wait(futures)
+            finally:  # also after a failure or Ctrl-C: a slab must not change behind its next owner
+                for future in futures:
+                    future.cancel()
+                wait(futures)
             for future in futures:
                 future.result()
         else:
@@ -253,11 +268,3 @@ class ExpertStore:
 
     def _slab(self, slot: int) -> NDArray[np.uint8]:
         return self._arena[slot * self._slab_bytes : (slot + 1) * self._slab_bytes]
-
-
-def _aligned(nbytes: int) -> NDArray[np.uint8]:
-    import numpy as np
-
-    raw = np.empty(nbytes + SLAB_ALIGNMENT, np.uint8)
-    skip = -raw.ctypes.data % SLAB_ALIGNMENT
-    return raw[skip : skip + nbytes]
