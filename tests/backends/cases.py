@@ -110,10 +110,10 @@ def rows(make: Maker) -> Iterator[Call]:
     yield Call("hadamard", [make.floats(3, 64), np.zeros((3, 64), np.float32)], (1,))
 
 
-def compressors(make: Maker) -> Iterator[Call]:
+def compressors(make: Maker, small: bool) -> Iterator[Call]:
     """Yield compress with and without overlap, from the start, across windows, and without closing one."""
     for overlap, ratio, position, tokens in [(0, 5, 0, 13), (0, 5, 7, 4), (1, 4, 0, 9), (1, 4, 6, 11), (1, 4, 9, 2)]:
-        width, pairs = 38, 7
+        width, pairs = (9, 3) if small else (38, 7)
         wide = width * (2 if overlap else 1)
         windows = (position + tokens) // ratio - position // ratio
         angle = make.rng.uniform(-np.pi, np.pi, (windows, pairs))
@@ -140,7 +140,7 @@ def compressors(make: Maker) -> Iterator[Call]:
 
 def attentions(make: Maker, small: bool) -> Iterator[Call]:
     """Yield attention over the ring alone, with all entries, and with selected ones; index_scores and top_k."""
-    heads, width, window = 5, 18 if small else 150, 70
+    heads, width, window = 5, 10 if small else 150, 70
     for position, tokens, ratio, mode in [(0, 3, 0, "raw"), (130, 2, 4, "all"), (300, 4, 4, "selected"), (61, 1, 1, "all")]:
         ring = make.floats(window + tokens - 1 if position else tokens + 2, width)
         entries = None if mode == "raw" else make.floats(max(1, (position + tokens) // ratio), width)
@@ -224,7 +224,7 @@ def mixers(make: Maker, small: bool) -> Iterator[Call]:
     yield Call("router", [logits, None, fixed, 2.5, *(array.copy() for array in out)], (4, 5))
     for format, tokens in [(native.FP4, 1), (native.FP8, 6)]:
         ids = np.array([0, 2, 3], np.int32)
-        width, inner = (32, 64) if small else (96, 160)
+        width, inner = (32, 32) if small else (96, 160)
         picks = np.sort(make.rng.integers(0, 4, (tokens, 2)), 1).astype(np.int32)
         picks[0] = (0, 2)
         shapes = [(inner, width), (inner, width), (width, inner)]
@@ -236,7 +236,7 @@ def mixers(make: Maker, small: bool) -> Iterator[Call]:
 def all_calls(seed: int, *, small: bool = False) -> list[Call]:
     """Return calls of every stage; ``small`` keeps the vector file in tens of kilobytes."""
     make = Maker(seed)
-    return [*products(make, small), *rows(make), *compressors(make), *attentions(make, small), *mixers(make, small)]
+    return [*products(make, small), *rows(make), *compressors(make, small), *attentions(make, small), *mixers(make, small)]
 
 
 def copied(call: Call) -> list[Any]:

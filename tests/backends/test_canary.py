@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import canary_cases
+import make_canary
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stubs import floats, hand_canary
 
+from coli.backends.abi import SLOTS
 from coli.backends.canary import check_cases
 from coli.backends.candidates import PACKAGE_LIB, Search
 from coli.backends.loader import CANARY, load, survey
@@ -28,7 +30,18 @@ from coli.backends.vectors import (
 
 
 def test_packaged_canary_is_what_exact_arithmetic_says() -> None:
-    assert CANARY.read_bytes() == write_vectors(canary_cases.canary_cases())
+    exact = canary_cases.canary_cases()
+    packaged = read_vectors(CANARY.read_bytes())
+    assert packaged[: len(exact)] == exact
+
+
+def test_packaged_canary_has_a_call_of_every_mandatory_stage() -> None:
+    stages = {case.stage for case in read_vectors(CANARY.read_bytes())}
+    assert {slot.name for slot in SLOTS if slot.kind == "stage" and slot.mandatory} <= stages
+
+
+def test_packaged_canary_is_what_its_generator_writes() -> None:
+    assert CANARY.read_bytes() == make_canary.canary(PACKAGE_LIB / "libcoli_cpu_portable.so")
 
 
 def words(*values: int) -> bytes:
