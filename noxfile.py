@@ -25,7 +25,12 @@ def _install_package(session: nox.Session) -> None:
     session.install("--require-hashes", "-r", "ci/requirements-test.txt")
     # Without isolation the locked build tools are used, and CMake's build folder keeps its objects between runs. It is
     # not the folder of `pip install .`, whose cache names build tools in a temporary folder.
-    options = ("--no-build-isolation", "--no-deps", "--force-reinstall", f"-Cbuild-dir=build/{session.name}")
+    options = (
+        "--no-build-isolation",
+        "--no-deps",
+        "--force-reinstall",
+        f"--config-settings=build-dir=build/{session.name}",
+    )
     session.install(*options, ".")
 
 

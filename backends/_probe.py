@@ -15,9 +15,9 @@ from typing import Any
 
 from coli.backends.abi import QUERY_SYMBOL
 from coli.backends.abi.structs import Backend
-from coli.backends.canary import run_canary
+from coli.backends.canary import check_cases, run_canary
 from coli.backends.handshake import decide_handshake, decide_slots, probe_slots, probe_table
-from coli.backends.vectors import VectorError, parse_cases
+from coli.backends.vectors import read_vectors
 
 __all__ = ["main", "open_library", "query_table"]
 
@@ -80,8 +80,9 @@ def main(arguments: list[str]) -> int:
     if decide_slots(rows, table["abi"]).verdict != "ok":
         return 0
     try:
-        cases = parse_cases(Path(arguments[1]).read_bytes())
-    except (OSError, VectorError) as error:
+        cases = read_vectors(Path(arguments[1]).read_bytes())
+        check_cases(cases)
+    except (OSError, ValueError) as error:
         tell("canary", unreadable=str(error))
         return 0
     tell("canary", cases=len(cases), problems=run_canary(backend, cases))

@@ -6,8 +6,8 @@ Pure ctypes, because it runs in the child process of the loader, where a wrong l
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from coli.backends.abi import SLOTS, Slot
@@ -23,53 +23,12 @@ from coli.backends.abi.structs import (
     WeightList,
     workspace_bytes,
 )
+from coli.backends.vectors import Case, Floating, Integer, Weight, Weights
+from coli.backends.vectors import Matrix as MatrixData
 
-__all__ = ["Case", "MatrixData", "Scalar", "WeightData", "run_canary"]
+__all__ = ["check_cases", "run_canary"]
 
 _THREADS = 2  # the smallest number that shows a result that depends on the split of the work
-
-
-@dataclass(frozen=True)
-class Scalar:
-    """An integer or float argument; the slot's signature says which."""
-
-    value: int | float
-
-
-@dataclass(frozen=True)
-class MatrixData:
-    """A dense matrix, rows x cols of 4 bytes.
-
-    ``data`` is the content before the call, ``expected`` after it (None: input).
-    """
-
-    rows: int
-    cols: int
-    type: int
-    data: bytes
-    expected: bytes | None = None
-
-
-@dataclass(frozen=True)
-class WeightData:
-    """A weight in its storage format."""
-
-    format: int
-    rows: int
-    cols: int
-    codes: bytes
-    scales: bytes
-
-
-Value = Scalar | MatrixData | WeightData | tuple[WeightData, ...] | None
-
-
-@dataclass(frozen=True)
-class Case:
-    """One stage call: values in the order of the slot's arguments; None is a null pointer."""
-
-    stage: str
-    values: tuple[Value, ...]
 
 
 class _Refusal(Exception):
@@ -95,7 +54,7 @@ class _Runner:
             word = "declined" if status == DECLINED else "failed"
             raise _Refusal(f"{name} {word}: {text} (code {error.code})")
 
-    def bind(self, weight: WeightData, kept: list[Any]) -> ctypes.c_void_p:
+    def bind(self, weight: Weight, kept: list[Any]) -> ctypes.c_void_p:
         codes, scales = ctypes.create_string_buffer(weight.codes, max(1, len(weight.codes))), None
         if weight.scales:
             scales = ctypes.create_string_buffer(weight.scales, len(weight.scales))
@@ -120,23 +79,24 @@ class _Runner:
         bound: list[ctypes.c_void_p] = []
         outputs: list[tuple[str, MatrixData, Any]] = []
         arguments: list[Any] = [self.context, None]
-        for argument, value in zip(slot.arguments, case.values, strict=True):
+        for argument, value in zip(slot.arguments, case.arguments, strict=True):
             if value is None:
                 arguments.append(None)
-            elif isinstance(value, Scalar):
-                kind = ctypes.c_float if argument.type == "float" else ctypes.c_int64
-                arguments.append(kind(value.value))  # type: ignore[arg-type]
+            elif isinstance(value, Integer):
+                arguments.append(ctypes.c_int64(value.value))
+            elif isinstance(value, Floating):
+                arguments.append(ctypes.c_float.from_buffer_copy(struct.pack("=I", value.bits)))
             elif isinstance(value, MatrixData):
                 buffer = ctypes.create_string_buffer(value.data, max(1, len(value.data)))
                 matrix = Matrix(ctypes.addressof(buffer), value.rows, value.cols, value.cols, value.type, PLACE_HOST)
                 kept += [buffer, matrix]
                 arguments.append(ctypes.byref(matrix))
                 outputs.append((argument.name, value, buffer))
-            elif isinstance(value, WeightData):
+            elif isinstance(value, Weight):
                 bound.append(self.bind(value, kept))
                 arguments.append(bound[-1])
             else:
-                handles = [self.bind(weight, kept) for weight in value]
+                handles = [self.bind(weight, kept) for weight in value.items]
                 bound += handles
                 items = (ctypes.c_void_p * len(handles))(*[handle.value for handle in handles])
                 weights = WeightList(ctypes.cast(items, ctypes.POINTER(ctypes.c_void_p)), len(handles))
@@ -163,8 +123,33 @@ def _compare(stage: str, name: str, value: MatrixData, got: bytes, want: bytes) 
 _BY_NAME: dict[str, Slot] = {slot.name: slot for slot in SLOTS}
 
 
+def _fits(type_: str, value: object) -> bool:
+    """Say whether a recorded value can stand for an argument of this C type."""
+    if type_ == "int64_t":
+        return isinstance(value, Integer)
+    if type_ == "float":
+        return isinstance(value, Floating) and 0 <= value.bits < 1 << 32
+    kinds = {"coli_matrix *": MatrixData, "coli_weight *": Weight, "coli_weight_list *": Weights}
+    return value is None or isinstance(value, kinds[type_.removeprefix("const ")])
+
+
+def check_cases(cases: Sequence[Case]) -> None:
+    """Raise ValueError for a call that does not fit the slot list: its arguments would be read as something else."""
+    for case in cases:
+        slot = _BY_NAME.get(case.stage)
+        if slot is None or slot.kind != "stage":
+            raise ValueError(f"{case.stage!r} is not a stage")
+        if len(case.arguments) != len(slot.arguments):
+            raise ValueError(f"{case.stage}: {len(case.arguments)} arguments, the slot has {len(slot.arguments)}")
+        for argument, value in zip(slot.arguments, case.arguments, strict=True):
+            if not _fits(argument.type, value):
+                raise ValueError(
+                    f"{case.stage}: {argument.name} is {type(value).__name__}, the slot has {argument.type}"
+                )
+
+
 def run_canary(backend: Backend, cases: Sequence[Case]) -> list[str]:
-    """Replay all cases in one context of a library that passed the handshake.
+    """Replay checked cases in one context of a library that passed the handshake.
 
     Return what went wrong, empty when nothing did.
     """

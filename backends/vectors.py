@@ -1,132 +1,175 @@
-"""Recorded stage calls in a file: the canary, and the vectors that the tests replay.
+"""Read and write stage vectors: calls of stages with their expected outputs, as the replay driver and the canary gate use them.
 
-The format, little-endian: magic ``COLIVEC1``, u32 count of cases; a case is u16 length and name of the stage, u16
-count of arguments, then the arguments in the order of the slot list, each with a tag byte:
+The format is little endian and made of 8-byte words; blobs are filled up with zeros to whole words.
 
-    0  null
-    1  integer      i64
-    2  float        f32
-    3  input        matrix: u32 type (0 float32, 1 int32), u64 rows, u64 cols, then 4 * rows * cols bytes
-    4  output       matrix as in 3 with the content before the call, then as many bytes of the content after it
-    5  weight       u32 format, u64 rows, u64 cols, u64 bytes of codes, u64 bytes of scales, codes, scales
-    6  weights      u32 count, then the fields of 5 for each
+    file      b"COLIVEC1", number of cases, cases
+    case      stage name (32 bytes, NUL-filled), number of arguments, arguments in the order of the slot
+    argument  kind, then
+      0 null
+      1 integer     value (signed)
+      2 float       bits of the float32
+      3 input       type (0 F32, 1 I32), rows, cols, rows*cols*4 bytes
+      4 output      as input, holding what is there before the call; then the expected bytes, as many
+      5 weight      format, rows, cols, bytes of codes, bytes of scales, codes, scales
+      6 weights     count, then as many weights without their kind
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Union
 
-from coli.backends.abi import SLOTS
-from coli.backends.canary import Case, MatrixData, Scalar, Value, WeightData
-
-__all__ = ["MAGIC", "VectorError", "pack_cases", "parse_cases"]
+__all__ = ["Case", "Floating", "Integer", "Matrix", "Weight", "Weights", "read_vectors", "write_vectors"]
 
 MAGIC = b"COLIVEC1"
-_MAX_CASES = 100_000
-_ARGUMENTS = {slot.name: len(slot.arguments) for slot in SLOTS if slot.kind == "stage"}
+MAX_BYTES = 1 << 30
 
 
-class VectorError(ValueError):
-    """The file is not a vector file or is damaged."""
+@dataclass(frozen=True)
+class Integer:
+    """An int64 argument."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class Floating:
+    """A float argument, by its bits."""
+
+    bits: int
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A dense matrix: type 0 F32, 1 I32. ``expected`` is None for an input."""
+
+    type: int
+    rows: int
+    cols: int
+    data: bytes
+    expected: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight as it would be bound."""
+
+    format: int
+    rows: int
+    cols: int
+    codes: bytes
+    scales: bytes
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A list of weights."""
+
+    items: tuple[Weight, ...]
+
+
+Argument = Union[None, Integer, Floating, Matrix, Weight, Weights]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: stage name and arguments in the order of the slot."""
+
+    stage: str
+    arguments: tuple[Argument, ...]
 
 
 class _Reader:
     def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
+        self.data, self.at = data, 0
 
-    def bytes(self, count: int) -> bytes:
-        if count < 0 or count > len(self._data) - self._at:
-            raise VectorError(f"{count} bytes at {self._at} pass the end of the file at {len(self._data)}")
-        self._at += count
-        return self._data[self._at - count : self._at]
+    def word(self) -> int:
+        (value,) = struct.unpack_from("<q", self.blob(8))
+        return int(value)
 
-    def one(self, code: str) -> int:
-        value: int = struct.unpack("<" + code, self.bytes(struct.calcsize("<" + code)))[0]
-        return value
+    def blob(self, count: int) -> bytes:
+        if not 0 <= count <= len(self.data) - self.at:
+            raise ValueError(f"vectors end at byte {len(self.data)}, but {count} bytes are needed at {self.at}")
+        found = self.data[self.at : self.at + count]
+        self.at += count + -count % 8
+        return found
 
-    @property
-    def done(self) -> bool:
-        return self._at == len(self._data)
+    def matrix(self, output: bool) -> Matrix:
+        kind, rows, cols = self.word(), self.word(), self.word()
+        if kind not in (0, 1) or not 0 <= rows <= MAX_BYTES or not 0 <= cols <= MAX_BYTES:
+            raise ValueError(f"vectors hold a matrix of type {kind}, {rows} x {cols}")
+        data = self.blob(rows * cols * 4)
+        return Matrix(kind, rows, cols, data, self.blob(rows * cols * 4) if output else None)
 
+    def weight(self) -> Weight:
+        format_, rows, cols, codes, scales = (self.word() for _ in range(5))
+        return Weight(format_, rows, cols, self.blob(codes), self.blob(scales))
 
-def _parse_matrix(reader: _Reader, output: bool) -> MatrixData:
-    kind, rows, cols = reader.one("I"), reader.one("Q"), reader.one("Q")
-    if kind not in (0, 1):
-        raise VectorError(f"matrix type {kind}")
-    data = reader.bytes(4 * rows * cols)
-    return MatrixData(rows, cols, kind, data, reader.bytes(len(data)) if output else None)
-
-
-def _parse_weight(reader: _Reader) -> WeightData:
-    kind, rows, cols = reader.one("I"), reader.one("Q"), reader.one("Q")
-    codes, scales = reader.one("Q"), reader.one("Q")
-    return WeightData(kind, rows, cols, reader.bytes(codes), reader.bytes(scales))
-
-
-def _parse_value(reader: _Reader) -> Value:
-    tag = reader.one("B")
-    if tag == 0:
-        return None
-    if tag == 1:
-        return Scalar(reader.one("q"))
-    if tag == 2:
-        return Scalar(reader.one("f"))
-    if tag in (3, 4):
-        return _parse_matrix(reader, tag == 4)
-    if tag == 5:
-        return _parse_weight(reader)
-    if tag == 6:
-        return tuple(_parse_weight(reader) for _ in range(reader.one("I")))
-    raise VectorError(f"argument tag {tag}")
+    def argument(self) -> Argument:
+        kind = self.word()
+        if kind == 0:
+            return None
+        if kind == 1:
+            return Integer(self.word())
+        if kind == 2:
+            return Floating(self.word())
+        if kind in (3, 4):
+            return self.matrix(kind == 4)
+        if kind == 5:
+            return self.weight()
+        if kind == 6:
+            return Weights(tuple(self.weight() for _ in range(self.word())))
+        raise ValueError(f"vectors hold an argument of kind {kind}")
 
 
-def parse_cases(data: bytes) -> tuple[Case, ...]:
-    """Return the cases of a vector file. Raises VectorError."""
+def read_vectors(data: bytes) -> list[Case]:
+    """Return the cases of a vector file; ValueError says what is wrong with it."""
     reader = _Reader(data)
-    if reader.bytes(len(MAGIC)) != MAGIC:
-        raise VectorError("the magic is not COLIVEC1")
-    count = reader.one("I")
-    if count > _MAX_CASES:
-        raise VectorError(f"{count} cases")
-    cases: list[Case] = []
-    for _ in range(count):
-        stage = reader.bytes(reader.one("H")).decode("utf-8", "replace")
-        arguments = reader.one("H")
-        if _ARGUMENTS.get(stage) != arguments:
-            raise VectorError(f"stage {stage!r} with {arguments} arguments is not in the slot list")
-        cases.append(Case(stage, tuple(_parse_value(reader) for _ in range(arguments))))
-    if not reader.done:
-        raise VectorError("bytes follow the last case")
-    return tuple(cases)
+    if reader.blob(8) != MAGIC:
+        raise ValueError("not a vector file: it does not begin with COLIVEC1")
+    cases = []
+    for _ in range(reader.word()):
+        stage = reader.blob(32).rstrip(b"\0").decode("ascii")
+        cases.append(Case(stage, tuple(reader.argument() for _ in range(reader.word()))))
+    if reader.at != len(data):
+        raise ValueError(f"vectors: {len(data) - reader.at} bytes after the last case")
+    return cases
 
 
-def _pack_weight(weight: WeightData) -> bytes:
-    sizes = struct.pack("<IQQQQ", weight.format, weight.rows, weight.cols, len(weight.codes), len(weight.scales))
-    return sizes + weight.codes + weight.scales
+def _words(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}q", *values)
 
 
-def _pack_value(value: Value) -> bytes:
-    if value is None:
-        return b"\0"
-    if isinstance(value, Scalar):
-        return (
-            struct.pack("<Bq", 1, value.value) if isinstance(value.value, int) else struct.pack("<Bf", 2, value.value)
-        )
-    if isinstance(value, MatrixData):
-        tag, after = (3, b"") if value.expected is None else (4, value.expected)
-        return struct.pack("<BIQQ", tag, value.type, value.rows, value.cols) + value.data + after
-    if isinstance(value, WeightData):
-        return b"\5" + _pack_weight(value)
-    return struct.pack("<BI", 6, len(value)) + b"".join(_pack_weight(weight) for weight in value)
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 8)
 
 
-def pack_cases(cases: Sequence[Case]) -> bytes:
-    """Return the vector file that holds ``cases``."""
-    parts = [MAGIC, struct.pack("<I", len(cases))]
+def _weight(weight: Weight) -> bytes:
+    sizes = _words(weight.format, weight.rows, weight.cols, len(weight.codes), len(weight.scales))
+    return sizes + _padded(weight.codes) + _padded(weight.scales)
+
+
+def _argument(argument: Argument) -> bytes:
+    if argument is None:
+        return _words(0)
+    if isinstance(argument, Integer):
+        return _words(1, argument.value)
+    if isinstance(argument, Floating):
+        return _words(2, argument.bits)
+    if isinstance(argument, Matrix):
+        head = _words(3 if argument.expected is None else 4, argument.type, argument.rows, argument.cols)
+        return head + _padded(argument.data) + (b"" if argument.expected is None else _padded(argument.expected))
+    if isinstance(argument, Weight):
+        return _words(5) + _weight(argument)
+    return _words(6, len(argument.items)) + b"".join(_weight(item) for item in argument.items)
+
+
+def write_vectors(cases: Sequence[Case]) -> bytes:
+    """Return the bytes of a vector file."""
+    parts = [MAGIC, _words(len(cases))]
     for case in cases:
-        name = case.stage.encode()
-        parts += [struct.pack("<H", len(name)), name, struct.pack("<H", len(case.values))]
-        parts += [_pack_value(value) for value in case.values]
+        parts += [case.stage.encode("ascii").ljust(32, b"\0"), _words(len(case.arguments))]
+        parts += [_argument(argument) for argument in case.arguments]
     return b"".join(parts)

@@ -27,8 +27,27 @@ static inline Floats zero() { return broadcast(0.0f); }
 static inline Floats load(const float *from) { return {{from[0], from[1], from[2], from[3]}}; }
 static inline void store(float *to, Floats value) { COLI_EACH to[lane] = value.at[lane]; }
 static inline Floats fma(Floats a, Floats b, Floats c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
   COLI_EACH c.at[lane] = coli_fma(a.at[lane], b.at[lane], c.at[lane]);
   return c;
+#else
+  /* The product is exact in double. Rounding the sum to 53 bits and then to 24 differs from rounding once only where the
+   * first result lies exactly between two floats, or where the float is subnormal and keeps fewer bits. Both are rare: about
+   * one sum in 2^29, zeros apart. */
+  double sum[4];
+  uint64_t bits[4], doubt = 0;
+  COLI_EACH sum[lane] = (double)a.at[lane] * (double)b.at[lane] + (double)c.at[lane];
+  __builtin_memcpy(bits, sum, sizeof(bits));
+  COLI_EACH doubt |= (uint64_t)((bits[lane] & 0x1fffffffu) == 0x10000000u) |
+                     (uint64_t)((bits[lane] << 1) < (UINT64_C(0x381) << 53));
+  Floats made;
+  if (__builtin_expect(doubt != 0, 0)) {
+    COLI_EACH made.at[lane] = coli_fma_soft(a.at[lane], b.at[lane], c.at[lane]);
+  } else {
+    COLI_EACH made.at[lane] = (float)sum[lane];
+  }
+  return made;
+#endif
 }
 static inline Floats add(Floats a, Floats b) {
   COLI_EACH a.at[lane] = a.at[lane] + b.at[lane];

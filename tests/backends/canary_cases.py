@@ -12,8 +12,8 @@ from fractions import Fraction
 from pathlib import Path
 from random import Random
 
-from coli.backends.canary import Case, MatrixData, Scalar, WeightData
-from coli.backends.vectors import pack_cases
+from coli.backends.vectors import Case, Floating, Integer, Matrix, write_vectors
+from coli.backends.vectors import Weight as Stored
 
 TARGET = Path(__file__).resolve().parents[2] / "backends" / "canary.bin"
 F32, BF16, FP8, FP4 = range(4)
@@ -115,7 +115,7 @@ class Weight:
                 self.values.append([e2m1(n) / 2 for n in nibbles])
                 self.negative.append([n & 8 != 0 for n in nibbles])
                 self.factors.append([2 * Fraction(2) ** (s - 127) for s in groups])
-        self.data = WeightData(kind, rows, cols, bytes(codes), bytes(scales))
+        self.data = Stored(kind, rows, cols, bytes(codes), bytes(scales))
 
     def dot(self, row: int, x: Row) -> Fraction:
         return dot(self.values[row], x, PIECE[self.kind], self.factors[row] if self.factors else None)
@@ -136,6 +136,10 @@ def from_word(word: int) -> Fraction:
     return Fraction(struct.unpack("<f", struct.pack("<I", word))[0])
 
 
+def floating(value: Fraction) -> Floating:
+    return Floating(struct.unpack("<I", struct.pack("<f", value))[0])
+
+
 def random_rows(random: Random, rows: int, cols: int) -> list[Row]:
     return [[from_word(random_word(random)) for _ in range(cols)] for _ in range(rows)]
 
@@ -144,17 +148,15 @@ def pack(rows: Sequence[Sequence[Fraction | float]]) -> bytes:
     return b"".join(struct.pack("<f", value) for row in rows for value in row)
 
 
-def matrix(rows: Sequence[Sequence[Fraction | float]], before: bytes | None = None) -> MatrixData:
+def matrix(rows: Sequence[Sequence[Fraction | float]], before: bytes | None = None) -> Matrix:
     """An input, or with ``before`` an output that becomes ``rows``."""
     data = pack(rows)
-    return MatrixData(len(rows), len(rows[0]), 0, data if before is None else before, None if before is None else data)
+    return Matrix(0, len(rows), len(rows[0]), data if before is None else before, None if before is None else data)
 
 
-def integers(values: list[list[int]], before: bytes | None = None) -> MatrixData:
+def integers(values: list[list[int]], before: bytes | None = None) -> Matrix:
     data = b"".join(struct.pack("<i", value) for row in values for value in row)
-    return MatrixData(
-        len(values), len(values[0]), 1, data if before is None else before, None if before is None else data
-    )
+    return Matrix(1, len(values), len(values[0]), data if before is None else before, None if before is None else data)
 
 
 def junk(rows: int, cols: int) -> bytes:
@@ -162,7 +164,7 @@ def junk(rows: int, cols: int) -> bytes:
     return struct.pack("<I", 0x7FC0BEEF) * (rows * cols)
 
 
-def output(rows: Sequence[Sequence[Fraction | float]]) -> MatrixData:
+def output(rows: Sequence[Sequence[Fraction | float]]) -> Matrix:
     return matrix(rows, junk(len(rows), len(rows[0])))
 
 
@@ -183,7 +185,7 @@ def matmul_cases(random: Random) -> list[Case]:
         for tokens in batches:
             x = random_rows(random, tokens, groups * cols)
             y = [[weight.dot(r, row[r // share * cols :][:cols]) for r in range(rows)] for row in x]
-            cases.append(Case(name, (weight.data, matrix(x), Scalar(groups), output(y))))
+            cases.append(Case(name, (weight.data, matrix(x), Integer(groups), output(y))))
     return cases
 
 
@@ -191,11 +193,11 @@ def simple_cases(random: Random) -> list[Case]:
     cases = []
     for kind in (F32, BF16, FP8, FP4):
         weight = Weight(random, kind, 4, 160)
-        cases.append(Case("dequantize", (weight.data, Scalar(1), output([weight.exact(r) for r in (1, 2, 3)]))))
+        cases.append(Case("dequantize", (weight.data, Integer(1), output([weight.exact(r) for r in (1, 2, 3)]))))
     table = Weight(random, BF16, 7, 9)
     picked = [5, 0, 6]
     cases.append(
-        Case("embed", (table.data, integers([picked]), Scalar(2), output([table.exact(r) * 2 for r in picked])))
+        Case("embed", (table.data, integers([picked]), Integer(2), output([table.exact(r) * 2 for r in picked])))
     )
 
     a, b = random_rows(random, 3, 37), random_rows(random, 3, 37)
@@ -208,7 +210,7 @@ def simple_cases(random: Random) -> list[Case]:
         mean = round32(round32(dot(row, row, 4) / 133) + epsilon)
         r = round32(1 / root32(mean))
         normal.append([round32(round32(v * r) * g) for v, g in zip(row, gain[0], strict=True)])
-    cases.append(Case("rms_norm", (matrix(x), matrix(gain), Scalar(float(epsilon)), output(normal))))
+    cases.append(Case("rms_norm", (matrix(x), matrix(gain), floating(epsilon), output(normal))))
 
     cosine, sine, heads = random_rows(random, 2, 3), random_rows(random, 2, 3), random_rows(random, 2, 2 * 10)
     turned = [list(row) for row in heads]
@@ -219,16 +221,16 @@ def simple_cases(random: Random) -> list[Case]:
                 p, q, c, s = heads[t][at], heads[t][at + 1], cosine[t][i], sine[t][i]
                 turned[t][at] = fma(p, c, -round32(q * s))
                 turned[t][at + 1] = fma(q, c, round32(p * s))
-    cases.append(Case("rope", (matrix(cosine), matrix(sine), Scalar(2), Scalar(0), matrix(turned, pack(heads)))))
+    cases.append(Case("rope", (matrix(cosine), matrix(sine), Integer(2), Integer(0), matrix(turned, pack(heads)))))
 
     ring, new = random_rows(random, 5, 6), random_rows(random, 3, 6)
     after = list(ring)
     for t in range(3):
         after[(9 + t) % 5] = new[t]
-    cases.append(Case("kv_append", (matrix(new), Scalar(9), matrix(after, pack(ring)))))
+    cases.append(Case("kv_append", (matrix(new), Integer(9), matrix(after, pack(ring)))))
 
     scores = [[1.0, 4.0, -math.inf, 4.0, 2.0], [-math.inf, -math.inf, -1.0, -math.inf, -math.inf]]
-    scored = MatrixData(2, 5, 0, pack(scores))
+    scored = Matrix(0, 2, 5, pack(scores))
     cases.append(Case("top_k", (scored, integers([[1, 3, 4], [2, -1, -1]], junk(2, 3)))))
     cases.append(Case("top_k", (scored, integers([[1], [2]], junk(2, 1)))))  # a tie goes to the lower index
 
@@ -260,11 +262,11 @@ def simple_cases(random: Random) -> list[Case]:
                 acc = fma(round32(weights[t][h] * scale), value, acc)
             row_scores.append(acc)
         indexed.append(row_scores)
-    want = MatrixData(2, 4, 0, junk(2, 4), pack(indexed))
+    want = Matrix(0, 2, 4, junk(2, 4), pack(indexed))
     cases.append(
         Case(
             "index_scores",
-            (matrix(q), matrix(weights), Scalar(float(scale)), matrix(keys), Scalar(10), Scalar(4), want),
+            (matrix(q), matrix(weights), floating(scale), matrix(keys), Integer(10), Integer(4), want),
         )
     )
     return cases
@@ -277,4 +279,4 @@ def canary_cases() -> list[Case]:
 
 
 if __name__ == "__main__":
-    TARGET.write_bytes(pack_cases(canary_cases()))
+    TARGET.write_bytes(write_vectors(canary_cases()))

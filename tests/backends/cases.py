@@ -10,7 +10,7 @@ import native
 import numpy as np
 from numpy.typing import NDArray
 
-from coli.backends.canary import Case, MatrixData, Scalar, Value, WeightData
+from coli.backends import vectors
 
 Array = NDArray[Any]
 
@@ -65,7 +65,7 @@ class Maker:
         return WeightSpec(format, rows, cols, codes, scales)
 
 
-def products(make: Maker) -> Iterator[Call]:
+def products(make: Maker, small: bool) -> Iterator[Call]:
     """Yield matmul of every format: one, few and many tokens; short last pieces; groups."""
     # (rows, cols, tokens, groups): below and above one pass of each format, ends in the middle of a piece where legal.
     shapes = {
@@ -76,11 +76,11 @@ def products(make: Maker) -> Iterator[Call]:
     }
     names = {native.F32: "f32", native.BF16: "bf16", native.FP8: "fp8", native.FP4: "fp4"}
     for format, name in names.items():
-        for rows, cols, tokens, groups in shapes[format]:
+        for rows, cols, tokens, groups in shapes[format][:: 2 if small else 1]:
             weight = make.weight(format, rows, cols, edge=tokens == 3)
             x = make.floats(tokens, groups * cols)
             yield Call(f"matmul_{name}", [weight, x, groups, np.zeros((tokens, rows), np.float32)], (3,))
-        weight = make.weight(format, 131 if format == native.FP8 else 4, 160, edge=True)
+        weight = make.weight(format, 131 if format == native.FP8 and not small else 4, 160, edge=True)
         yield Call("dequantize", [weight, 1, np.zeros((3, 160), np.float32)], (2,))
         ids = np.array([2, 0, 3], np.int32)
         if format in (native.BF16, native.F32):
@@ -110,10 +110,10 @@ def rows(make: Maker) -> Iterator[Call]:
     yield Call("hadamard", [make.floats(3, 64), np.zeros((3, 64), np.float32)], (1,))
 
 
-def compressors(make: Maker) -> Iterator[Call]:
+def compressors(make: Maker, small: bool) -> Iterator[Call]:
     """Yield compress with and without overlap, from the start, across windows, and without closing one."""
     for overlap, ratio, position, tokens in [(0, 5, 0, 13), (0, 5, 7, 4), (1, 4, 0, 9), (1, 4, 6, 11), (1, 4, 9, 2)]:
-        width, pairs = 38, 7
+        width, pairs = (9, 3) if small else (38, 7)
         wide = width * (2 if overlap else 1)
         windows = (position + tokens) // ratio - position // ratio
         angle = make.rng.uniform(-np.pi, np.pi, (windows, pairs))
@@ -138,9 +138,9 @@ def compressors(make: Maker) -> Iterator[Call]:
         )
 
 
-def attentions(make: Maker) -> Iterator[Call]:
+def attentions(make: Maker, small: bool) -> Iterator[Call]:
     """Yield attention over the ring alone, with all entries, and with selected ones; index_scores and top_k."""
-    heads, width, window = 5, 150, 70
+    heads, width, window = 5, 10 if small else 150, 70
     for position, tokens, ratio, mode in [(0, 3, 0, "raw"), (130, 2, 4, "all"), (300, 4, 4, "selected"), (61, 1, 1, "all")]:
         ring = make.floats(window + tokens - 1 if position else tokens + 2, width)
         entries = None if mode == "raw" else make.floats(max(1, (position + tokens) // ratio), width)
@@ -179,9 +179,9 @@ def attentions(make: Maker) -> Iterator[Call]:
     yield Call("top_k", [scores, np.zeros((4, 12), np.int32)], (1,))
 
 
-def mixers(make: Maker) -> Iterator[Call]:
+def mixers(make: Maker, small: bool) -> Iterator[Call]:
     """Yield the mHC stages, the router and the experts."""
-    for n, width, tokens in [(4, 35, 3), (2, 129, 1)]:
+    for n, width, tokens in [(4, 11 if small else 35, 3), (2, 33 if small else 129, 1)]:
         streams = make.floats(tokens, n * width)
         yield Call(
             "hc_pre",
@@ -224,7 +224,7 @@ def mixers(make: Maker) -> Iterator[Call]:
     yield Call("router", [logits, None, fixed, 2.5, *(array.copy() for array in out)], (4, 5))
     for format, tokens in [(native.FP4, 1), (native.FP8, 6)]:
         ids = np.array([0, 2, 3], np.int32)
-        width, inner = 96, 160
+        width, inner = (32, 32) if small else (96, 160)
         picks = np.sort(make.rng.integers(0, 4, (tokens, 2)), 1).astype(np.int32)
         picks[0] = (0, 2)
         shapes = [(inner, width), (inner, width), (width, inner)]
@@ -233,10 +233,10 @@ def mixers(make: Maker) -> Iterator[Call]:
         yield Call("moe", [make.floats(tokens, width), picks, share, ids, *experts, 1.0, make.floats(tokens, width)], (8,))
 
 
-def all_calls(seed: int) -> list[Call]:
-    """Return calls of every stage."""
+def all_calls(seed: int, *, small: bool = False) -> list[Call]:
+    """Return calls of every stage; ``small`` keeps the vector file in tens of kilobytes."""
     make = Maker(seed)
-    return [*products(make), *rows(make), *compressors(make), *attentions(make), *mixers(make)]
+    return [*products(make, small), *rows(make), *compressors(make, small), *attentions(make, small), *mixers(make, small)]
 
 
 def copied(call: Call) -> list[Any]:
@@ -257,24 +257,26 @@ def run_native(context: native.Context, call: Call) -> list[Any]:
     return values
 
 
-def to_case(call: Call, after: list[Any]) -> Case:
+def to_case(call: Call, after: list[Any]) -> vectors.Case:
     """Return the call as a case of a vector file, with the outputs of ``after`` as expected bytes."""
 
-    def weight(spec: WeightSpec) -> WeightData:
+    def weight(spec: WeightSpec) -> vectors.Weight:
         scales = b"" if spec.scales is None else spec.scales.tobytes()
-        return WeightData(spec.format, spec.rows, spec.cols, spec.codes.tobytes(), scales)
+        return vectors.Weight(spec.format, spec.rows, spec.cols, spec.codes.tobytes(), scales)
 
-    def argument(index: int, value: Any) -> Value:
+    def argument(index: int, value: Any) -> Any:
         if value is None:
             return None
         if isinstance(value, WeightSpec):
             return weight(value)
         if isinstance(value, list):
-            return tuple(weight(item) for item in value)
+            return vectors.Weights(tuple(weight(item) for item in value))
         if isinstance(value, np.ndarray):
-            rows, cols = value.shape if value.ndim == 2 else (1, value.size)
+            view = value.reshape(1, -1) if value.ndim == 1 else value
             expected = after[index].tobytes() if index in call.outputs else None
-            return MatrixData(rows, cols, int(value.dtype == np.int32), value.tobytes(), expected)
-        return Scalar(float(np.float32(value)) if isinstance(value, float) else int(value))
+            return vectors.Matrix(int(value.dtype == np.int32), *view.shape, value.tobytes(), expected)
+        if isinstance(value, float):
+            return vectors.Floating(int(np.float32(value).view(np.uint32)))
+        return vectors.Integer(int(value))
 
-    return Case(call.stage, tuple(argument(index, value) for index, value in enumerate(call.values)))
+    return vectors.Case(call.stage, tuple(argument(index, value) for index, value in enumerate(call.values)))

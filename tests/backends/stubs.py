@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coli.backends.canary import Case, MatrixData
-from coli.backends.vectors import pack_cases
+from coli.backends.vectors import Case, Matrix, write_vectors
 
 SOURCE = Path(__file__).with_name("stub") / "stub.c"
 
@@ -63,15 +62,13 @@ def floats(*values: float) -> bytes:
 def hand_canary() -> bytes:
     """Return a canary file of two hand-written calls of ``add``, which the stub serves."""
     cases = [
-        Case(
-            "add", (MatrixData(1, 3, 0, floats(1, 2, 3)), MatrixData(1, 3, 0, floats(10, 20, 30), floats(11, 22, 33)))
-        ),
+        Case("add", (Matrix(0, 1, 3, floats(1, 2, 3)), Matrix(0, 1, 3, floats(10, 20, 30), floats(11, 22, 33)))),
         Case(
             "add",
             (
-                MatrixData(2, 2, 0, floats(0.5, -1, 0, 4)),
-                MatrixData(2, 2, 0, floats(0.25, 1, 7, -4), floats(0.75, 0, 7, 0)),
+                Matrix(0, 2, 2, floats(0.5, -1, 0, 4)),
+                Matrix(0, 2, 2, floats(0.25, 1, 7, -4), floats(0.75, 0, 7, 0)),
             ),
         ),
     ]
-    return pack_cases(cases)
+    return write_vectors(cases)

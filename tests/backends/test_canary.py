@@ -2,86 +2,97 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from pathlib import Path
 
 import canary_cases
+import make_canary
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stubs import floats, hand_canary
 
 from coli.backends.abi import SLOTS
-from coli.backends.canary import Case, MatrixData, Scalar, WeightData
+from coli.backends.canary import check_cases
 from coli.backends.candidates import PACKAGE_LIB, Search
 from coli.backends.loader import CANARY, load, survey
-from coli.backends.vectors import VectorError, pack_cases, parse_cases
+from coli.backends.vectors import (
+    Case,
+    Floating,
+    Integer,
+    Matrix,
+    Weight,
+    Weights,
+    read_vectors,
+    write_vectors,
+)
 
 
 def test_packaged_canary_is_what_exact_arithmetic_says() -> None:
-    assert CANARY.read_bytes() == pack_cases(canary_cases.canary_cases())
+    exact = canary_cases.canary_cases()
+    packaged = read_vectors(CANARY.read_bytes())
+    assert packaged[: len(exact)] == exact
+
+
+def test_packaged_canary_has_a_call_of_every_mandatory_stage() -> None:
+    stages = {case.stage for case in read_vectors(CANARY.read_bytes())}
+    assert {slot.name for slot in SLOTS if slot.kind == "stage" and slot.mandatory} <= stages
+
+
+def test_packaged_canary_is_what_its_generator_writes() -> None:
+    assert CANARY.read_bytes() == make_canary.canary(PACKAGE_LIB / "libcoli_cpu_portable.so")
+
+
+def words(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}q", *values)
 
 
 def test_one_case_by_hand() -> None:
-    """Written down byte by byte from the description of the format."""
-    data = (
-        b"COLIVEC1\x01\0\0\0"
-        b"\x0a\0dequantize\x03\0"
-        b"\x05\x03\0\0\0"
-        + (2).to_bytes(8, "little")
-        + (32).to_bytes(8, "little")
-        + (3).to_bytes(8, "little")
-        + (1).to_bytes(8, "little")
-        + b"abcd"
-        b"\x01\xfe\xff\xff\xff\xff\xff\xff\xff"
-        b"\x04\0\0\0\0" + (1).to_bytes(8, "little") + (2).to_bytes(8, "little") + floats(1, 2) + floats(3, 4)
-    )
+    """Written down word by word from the description of the format."""
+    weight = words(5, 3, 2, 32, 3, 1) + b"abc\0\0\0\0\0" + b"d\0\0\0\0\0\0\0"
+    output = words(4, 0, 1, 2) + floats(1, 2) + floats(3, 4)
+    data = b"COLIVEC1" + words(1) + b"dequantize".ljust(32, b"\0") + words(3) + weight + words(1, -2) + output
     case = Case(
-        "dequantize",
-        (WeightData(3, 2, 32, b"abc", b"d"), Scalar(-2), MatrixData(1, 2, 0, floats(1, 2), floats(3, 4))),
+        "dequantize", (Weight(3, 2, 32, b"abc", b"d"), Integer(-2), Matrix(0, 1, 2, floats(1, 2), floats(3, 4)))
     )
-    assert parse_cases(data) == (case,)
-    assert pack_cases([case]) == data
+    assert read_vectors(data) == [case]
+    assert write_vectors([case]) == data
+    check_cases([case])
 
 
-def test_every_kind_of_argument_survives() -> None:
-    names = {slot.name: len(slot.arguments) for slot in SLOTS}
-    weights = (WeightData(3, 2, 32, bytes(32), bytes(2)), WeightData(2, 1, 1, b"x", b"y"))
-    values = (None, Scalar(1 << 40), Scalar(0.5), MatrixData(0, 7, 1, b""), weights, (), None, None, None)
-    assert len(values) == names["moe"]
-    assert parse_cases(pack_cases([Case("moe", values)])) == (Case("moe", values),)
+ONE = Matrix(0, 1, 1, floats(1))
 
 
 @pytest.mark.parametrize(
-    ("data", "text"),
+    ("case", "text"),
     [
-        (b"", "pass the end"),
-        (b"COLIVEC2\0\0\0\0", "magic"),
-        (b"COLIVEC1\0\0\0\0x", "follow"),
-        (b"COLIVEC1\xff\xff\xff\xff", "cases"),
-        (b"COLIVEC1\x01\0\0\0\x03\0adx\x02\0", "not in the slot list"),
-        (b"COLIVEC1\x01\0\0\0\x03\0add\x03\0", "not in the slot list"),
-        (b"COLIVEC1\x01\0\0\0\x03\0add\x02\0\x09", "tag 9"),
-        (b"COLIVEC1\x01\0\0\0\x03\0add\x02\0\x03\0\0\0\0" + b"\xff" * 16, "pass the end"),
-        (b"COLIVEC1\x01\0\0\0\x03\0add\x02\0\x03\x05\0\0\0" + bytes(16), "matrix type 5"),
+        (Case("invented", ()), "'invented' is not a stage"),
+        (Case("context_create", (None, None)), "'context_create' is not a stage"),
+        (Case("add", (ONE,)), "add: 1 arguments, the slot has 2"),
+        (Case("add", (ONE, Integer(3))), "add: y is Integer, the slot has coli_matrix"),
+        (Case("swiglu", (ONE, ONE, Integer(1), ONE)), "swiglu: limit is Integer, the slot has float"),
+        (Case("swiglu", (ONE, ONE, Floating(1 << 40), ONE)), "swiglu: limit is Floating"),
+        (Case("kv_append", (ONE, None, ONE)), "kv_append: position is NoneType"),
+        (Case("dequantize", (Weights(()), Integer(0), ONE)), "dequantize: weight is Weights"),
     ],
 )
-def test_damaged_files(data: bytes, text: str) -> None:
-    with pytest.raises(VectorError, match=text):
-        parse_cases(data)
+def test_calls_that_do_not_fit_the_slots(case: Case, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        check_cases([case])
 
 
 @settings(max_examples=200, deadline=None)
 @given(
     edits=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), min_size=1, max_size=6), cut=st.integers(0, 40)
 )
-def test_damage_is_a_vector_error(edits: list[tuple[int, int]], cut: int) -> None:
+def test_damage_is_a_value_error(edits: list[tuple[int, int]], cut: int) -> None:
     data = bytearray(hand_canary())
     for at, value in edits:
         data[at % len(data)] = value
     try:
-        parse_cases(bytes(data[: len(data) - cut]))
-    except VectorError:
+        check_cases(read_vectors(bytes(data[: len(data) - cut])))
+    except ValueError:
         return
 
 

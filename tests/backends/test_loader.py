@@ -18,14 +18,13 @@ import pytest
 from stubs import floats, hand_canary, write_manifest
 
 from coli.backends.abi import HEADER, SLOTS
-from coli.backends.canary import Case, MatrixData
 from coli.backends.candidates import Search
 from coli.backends.cpu_level import cpu_level
 from coli.backends.handshake import decide_slots
 from coli.backends.loader import examine, explain_selection, load, render_banner, survey
 from coli.backends.probe import probe_library
 from coli.backends.trace import GATES, Candidate, CandidateTrace
-from coli.backends.vectors import pack_cases
+from coli.backends.vectors import Case, Matrix, write_vectors
 from coli.errors import BackendRefused, ColiError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="not run: the stubs are ELF libraries")
@@ -321,8 +320,8 @@ def test_declined_stage_is_no_canary_pass(build_stub: Build, stub_canary: Path) 
 
 def test_input_that_is_written_is_noticed(build_stub: Build, tmp_path: Path) -> None:
     canary = tmp_path / "canary.bin"
-    zero = MatrixData(1, 1, 0, floats(1))
-    canary.write_bytes(pack_cases([Case("add", (zero, MatrixData(1, 1, 0, floats(2))))]))
+    zero = Matrix(0, 1, 1, floats(1))
+    canary.write_bytes(write_vectors([Case("add", (zero, Matrix(0, 1, 1, floats(2))))]))
     assert refusal(look(build_stub(), canary)) == ("canary.bits", "add wrote into its input y[0, 0]")
 
 

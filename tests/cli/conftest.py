@@ -27,8 +27,9 @@ class FakeAnswer:
 
 
 class FakeStream:
-    def __init__(self, pieces: Sequence[str | BaseException]) -> None:
+    def __init__(self, pieces: Sequence[str | BaseException], token_ids: list[int] | None) -> None:
         self._pieces = pieces
+        self._token_ids = token_ids
         self.result: FakeAnswer
 
     def __iter__(self) -> Iterator[str]:
@@ -38,7 +39,7 @@ class FakeStream:
                 raise piece
             text += piece
             yield piece
-        self.result = FakeAnswer(list(text.encode()), text, "length")
+        self.result = FakeAnswer(self._token_ids or list(text.encode()), text, "length")
 
 
 class FakeModel:
@@ -49,6 +50,8 @@ class FakeModel:
         self.opened: list[tuple[Any, dict[str, Any]]] = []
         self.calls: list[dict[str, Any]] = []
         self.rendered: list[tuple[list[dict[str, Any]], dict[str, Any]]] = []
+        self.has_text = True
+        self.answer_ids: list[int] | None = None
         self.shift = 0.0
         self.shift_rows = slice(None)
         self.closed = 0
@@ -80,7 +83,7 @@ class FakeModel:
         self, ids: Sequence[int], max_tokens: int, sampling: Mapping[str, Any], stop: Sequence[str]
     ) -> FakeStream:
         self.calls.append({"ids": list(ids), "max_tokens": max_tokens, "sampling": dict(sampling), "stop": tuple(stop)})
-        return FakeStream(self.pieces)
+        return FakeStream(self.pieces, self.answer_ids)
 
     def logits(self, ids: Sequence[int], last: int | None = None) -> Any:
         rows = np.zeros((len(ids), VOCABULARY), np.float32)

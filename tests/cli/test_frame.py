@@ -59,6 +59,12 @@ def test_help_imports_no_command() -> None:
     assert not {f"coli.cli.{name}" for name in COMMANDS} & modules_after("--help")
 
 
+def test_families_loads_neither_numbers_nor_native_code() -> None:
+    loaded = modules_after("families")
+    assert "coli.families.registry" in loaded
+    assert not loaded & {"numpy", "tokenizers", "jinja2", "psutil", "coli.engine", "coli.backends"}
+
+
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_each_command_has_help(run: Any, name: str) -> None:
     done = run(name, "--help")

@@ -232,3 +232,9 @@ def test_model_from_the_variable(run: Any, model: Any, monkeypatch: pytest.Monke
     monkeypatch.setenv("COLI_MODEL", "/models/flash")
     assert run("run", "--ids", "1").code == 0
     assert model.opened[0][0] == "/models/flash"
+
+
+def test_model_without_a_tokenizer_answers_in_token_ids(run: Any, model: Any) -> None:
+    model.has_text, model.pieces = False, []
+    model.answer_ids = [7, 0, 9]
+    assert run("run", "m", "--ids", "1").out == "7,0,9\n"

@@ -44,9 +44,9 @@ def test_a_refusal_has_the_numbers_and_the_option() -> None:
     assert error.exit_code == 4
     assert error.code == "budget.ram"
     assert error.subject == "experts"
-    assert error.rule == "it does not fit the ram budget of 100B"
-    assert error.observed == "30B needed, 80B reserved already (dense 75B, workspace 5B)"
-    assert error.expected == "at most 20B"
+    assert error.rule == "it does not fit the ram budget of 100 bytes"
+    assert error.observed == "30 bytes needed, 80B reserved already (dense 75B, workspace 5B)"
+    assert error.expected == "at most 20 bytes"
     assert error.fix == "--ram 110B or more"
     assert ledger.reserved("ram") == 80
 
@@ -78,8 +78,8 @@ def test_all_that_is_needed_is_asked_for_at_once() -> None:
                 ledger.require(items, tokens)
             needed = 2 + tokens // 8 + 3
             assert caught.value.observed == (
-                f"{needed}GiB needed at least (experts 3GiB, dense 2GiB, kv {tokens // 8}GiB), "
-                "1GiB reserved already (runtime 1GiB)"
+                f"{(needed << 30) + 1} bytes ({needed}GiB) needed at least "
+                f"(experts 3GiB, dense 2GiB, kv {tokens // 8}GiB), 1GiB reserved already (runtime 1GiB)"
             )
             assert caught.value.fix == f"--ram {(needed + 1) * 1024 + 1}MiB or more"
         assert ledger.reserved("ram") == gibibyte if not fits else True

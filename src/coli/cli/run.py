@@ -52,6 +52,8 @@ def command(settings: Resolved, prompt: str | None) -> None:
         else:
             output = Terminal.from_settings(sys.stdout, settings)
             answer = collect(stream, output.write)
+            if not model.has_text:
+                output.write(",".join(map(str, answer.token_ids)))
             if not answer.text.endswith("\n"):
                 output.line()
         terminal.note(describe_timing(len(prompt_ids), answer))

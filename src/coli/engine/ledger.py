@@ -148,13 +148,18 @@ class Ledger:
         option = self._options.get(tier)
         return BudgetError(
             subject,
-            f"it does not fit the {tier} budget of {render_size(limit)}",
-            observed=f"{render_size(need)} needed{largest}, {render_size(state.reserved)} reserved already"
+            f"it does not fit the {tier} budget of {_exact(limit)}",
+            observed=f"{_exact(need)} needed{largest}, {render_size(state.reserved)} reserved already"
             + (f" ({held})" if held else ""),
-            expected=f"at most {render_size(max(0, limit - state.reserved))}",
+            expected=f"at most {_exact(max(0, limit - state.reserved))}",
             fix=f"{option} {least} or more" if option else f"a {tier} budget of {least} or more",
             code=f"budget.{tier}",
         )
+
+
+def _exact(nbytes: int) -> str:
+    """Return a size with all its digits: near the limit two rounded ones look the same."""
+    return f"{nbytes} bytes" + (f" ({render_size(nbytes)})" if nbytes >= 1024 else "")
 
 
 def _rounded_up(nbytes: int) -> str:

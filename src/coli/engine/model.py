@@ -25,7 +25,9 @@ from coli.engine.ledger import Item, Ledger
 from coli.engine.sampling import Sampler, SamplingChoice, resolve_sampling
 from coli.engine.tokenizer import Tokenizer
 from coli.errors import CheckpointError, UsageError
+from coli.families.probe import load_engine
 from coli.families.registry import Registry, Resolution
+from coli.paths import cache_folder
 from coli.units import parse_size
 
 if TYPE_CHECKING:
@@ -127,9 +129,15 @@ class Model:
     ) -> TextStream:
         """Return an iterator over pieces of text; its `result` holds ids, text, finish reason and timing.
 
-        `sampling`: what the user gave; generation_config.json fills the rest.
+        `sampling`: what the user gave; generation_config.json fills the rest. Without a tokenizer the text stays empty.
         """
-        return TextStream(self._tokens(ids, max_tokens, self.sampling(sampling), False), self._text(), stop)
+        spelling = _Silence() if isinstance(self._tokenizer, CheckpointError) else self._tokenizer
+        return TextStream(self._tokens(ids, max_tokens, self.sampling(sampling), False), spelling, stop)
+
+    @property
+    def has_text(self) -> bool:
+        """Tell whether the checkpoint brings a tokenizer; without one a model takes and gives token ids only."""
+        return not isinstance(self._tokenizer, CheckpointError)
 
     def sampling(self, given: Mapping[str, Any]) -> SamplingChoice:
         """Return the sampling values in force and where each comes from."""
@@ -196,6 +204,13 @@ class Model:
         self.close()
 
 
+class _Silence:
+    """The spelling of tokens that nobody can spell."""
+
+    def token_bytes(self, token: int) -> bytes:
+        return b""
+
+
 def open_model(
     path: str | Path,
     *,
@@ -223,7 +238,8 @@ def open_model(
         resolution = Registry.load(None if plugins is None else tuple(plugins)).resolve(
             checkpoint.config, str(checkpoint.path / "config.json")
         )
-        entry = resolution.require_engine(str(checkpoint.path / "config.json"))
+        resolution.require_engine(str(checkpoint.path / "config.json"))
+        engine_class = load_engine(resolution.family, cache_folder())
         tokenizer = _tokenizer(checkpoint.path)
         loaded = load(backend, search or default_search())
         threads = default_threads() if threads is None else threads
@@ -236,7 +252,7 @@ def open_model(
         ledger.reserve(Item("backend workspace", "ram", workspace))
         ledger.reserve(Item("logits and sampling", "ram", int(resolution.text.get("vocab_size", 0)) * _BYTES_PER_LOGIT))
         dispatcher = resources.enter_context(Dispatcher([loaded], threads, workspace, tell))
-        engine = _engine_class(entry)(
+        engine = engine_class(
             checkpoint,
             dict(resolution.text),
             dispatcher,
@@ -257,11 +273,6 @@ def open_model(
             threads=threads,
             resources=resources.pop_all(),
         )
-
-
-def _engine_class(entry: str) -> Any:
-    module, _, name = entry.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def _tokenizer(folder: Path) -> Tokenizer | CheckpointError:

@@ -15,8 +15,7 @@ from conftest import ROOT, Build, build_backends
 from numpy.typing import NDArray
 from reference import ReferenceStages
 
-from coli.backends.canary import Case, MatrixData
-from coli.backends.vectors import pack_cases, parse_cases
+from coli.backends.vectors import Case, Matrix, read_vectors, write_vectors
 
 # Exact by contract: integers, copies, decoded weights, values on a grid.
 EXACT = {"embed", "dequantize", "kv_append", "round_fp8", "round_fp4", "top_k", "add"}
@@ -32,8 +31,8 @@ def recorded(native_build: Build, tmp_path_factory: pytest.TempPathFactory) -> P
         with native.Context(library) as context:
             made.append(cases.to_case(call, cases.run_native(context, call)))
     path = tmp_path_factory.mktemp("vectors") / "all.bin"
-    path.write_bytes(pack_cases(made))
-    assert list(parse_cases(path.read_bytes())) == made
+    path.write_bytes(write_vectors(made))
+    assert list(read_vectors(path.read_bytes())) == made
     return path
 
 
@@ -80,14 +79,14 @@ def test_canary_equal(native_build: Build, runnable: dict[str, Path]) -> None:
 
 
 def test_driver_notices(native_build: Build, recorded: Path, tmp_path: Path) -> None:
-    read = parse_cases(recorded.read_bytes())
-    first = read[0].values
+    read = read_vectors(recorded.read_bytes())
+    first = read[0].arguments
     output = first[3]
-    assert isinstance(output, MatrixData) and output.expected is not None
+    assert isinstance(output, Matrix) and output.expected is not None
     wrong = bytes([output.expected[0] ^ 1]) + output.expected[1:]
-    changed = MatrixData(output.rows, output.cols, output.type, output.data, wrong)
+    changed = Matrix(output.type, output.rows, output.cols, output.data, wrong)
     path = tmp_path / "wrong.bin"
-    path.write_bytes(pack_cases([Case(read[0].stage, (*first[:3], changed))]))
+    path.write_bytes(write_vectors([Case(read[0].stage, (*first[:3], changed))]))
     command = [*native_build.driver, str(native_build.libraries["portable"]), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "argument 3 differs in 1 places" in done.stdout

@@ -33,13 +33,12 @@ struct Reader {
   const unsigned char *blob(uint64_t count) {
     if (count > data.size() - at) stop("the vector file ends early");
     const unsigned char *found = data.data() + at;
-    at += static_cast<size_t>(count);
+    at += static_cast<size_t>((count + 7) / 8 * 8);
     return found;
   }
-  template <class Type>
-  Type one() {
-    Type value;
-    std::memcpy(&value, blob(sizeof value), sizeof value);
+  int64_t word() {
+    int64_t value;
+    std::memcpy(&value, blob(8), 8);
     return value;
   }
 };
@@ -80,8 +79,7 @@ std::vector<uint32_t> spread(const unsigned char *from, int64_t rows, int64_t co
 }
 
 void read_matrix(Reader &reader, Argument &argument) {
-  const uint32_t type = reader.one<uint32_t>();
-  const int64_t rows = reader.one<int64_t>(), cols = reader.one<int64_t>();
+  const int64_t type = reader.word(), rows = reader.word(), cols = reader.word();
   argument.before = spread(reader.blob(static_cast<uint64_t>(rows * cols * 4)), rows, cols);
   if (argument.kind == 4) argument.expected = spread(reader.blob(static_cast<uint64_t>(rows * cols * 4)), rows, cols);
   argument.memory = argument.before;
@@ -91,11 +89,11 @@ void read_matrix(Reader &reader, Argument &argument) {
 void read_weight(Reader &reader, Argument &argument, Backend &backend) {
   coli_weight_desc desc{};
   desc.size = sizeof desc;
-  desc.format = reader.one<int32_t>();
-  desc.rows = reader.one<int64_t>();
-  desc.cols = reader.one<int64_t>();
-  desc.codes_bytes = reader.one<uint64_t>();
-  desc.scales_bytes = reader.one<uint64_t>();
+  desc.format = static_cast<int32_t>(reader.word());
+  desc.rows = reader.word();
+  desc.cols = reader.word();
+  desc.codes_bytes = static_cast<uint64_t>(reader.word());
+  desc.scales_bytes = static_cast<uint64_t>(reader.word());
   /* Blocks of exactly their size, so that a read past the end is seen by the sanitizers. */
   const unsigned char *codes = reader.blob(desc.codes_bytes), *scales = reader.blob(desc.scales_bytes);
   argument.blobs.emplace_back(codes, codes + desc.codes_bytes);
@@ -110,18 +108,21 @@ void read_weight(Reader &reader, Argument &argument, Backend &backend) {
 
 Argument read_argument(Reader &reader, Backend &backend) {
   Argument argument;
-  argument.kind = reader.one<uint8_t>();
-  if (argument.kind == 1) argument.integer = reader.one<int64_t>();
-  if (argument.kind == 2) argument.number = reader.one<float>();
+  argument.kind = reader.word();
+  if (argument.kind == 1) argument.integer = reader.word();
+  if (argument.kind == 2) {
+    const int64_t bits = reader.word();
+    std::memcpy(&argument.number, &bits, 4);
+  }
   if (argument.kind == 3 || argument.kind == 4) read_matrix(reader, argument);
   if (argument.kind == 5) read_weight(reader, argument, backend);
   if (argument.kind == 6) {
-    const int64_t count = reader.one<uint32_t>();
+    const int64_t count = reader.word();
     argument.blobs.reserve(static_cast<size_t>(2 * count));
     for (int64_t index = 0; index < count; ++index) read_weight(reader, argument, backend);
     argument.list = {argument.weights.data(), count};
   }
-  if (argument.kind > 6) stop("unknown kind of argument");
+  if (argument.kind < 0 || argument.kind > 6) stop("unknown kind of argument");
   return argument;
 }
 
@@ -281,12 +282,12 @@ int main(int count, char **words) {
   config.workspace_bytes = COLI_WORKSPACE_BYTES(threads);
   if (backend.slot<coli_context_create_fn>(COLI_SLOT_context_create)(&config, &backend.context, backend.fresh()) != COLI_DONE)
     stop(std::string("context_create: ") + backend.error.text);
-  const int64_t cases = reader.one<uint32_t>();
+  const int64_t cases = reader.word();
   int64_t failed = 0;
   for (int64_t index = 0; index < cases; ++index) {
-    const uint16_t length = reader.one<uint16_t>();
-    const std::string stage(reinterpret_cast<const char *>(reader.blob(length)), length);
-    const int64_t arguments_count = reader.one<uint16_t>();
+    char stage[33] = {};
+    std::memcpy(stage, reader.blob(32), 32);
+    const int64_t arguments_count = reader.word();
     std::vector<Argument> arguments;
     arguments.reserve(static_cast<size_t>(arguments_count)); /* matrices point into their argument */
     for (int64_t argument = 0; argument < arguments_count; ++argument) arguments.push_back(read_argument(reader, backend));
