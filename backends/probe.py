@@ -18,11 +18,12 @@ from typing import Any
 __all__ = ["LOADER_VERSION", "Answer", "cache_key", "probe_library", "read_cached", "write_cached"]
 
 # Raised when gates or canary change their meaning: older cached answers are then not asked for.
-LOADER_VERSION = 1
+LOADER_VERSION = 2
 
 DEADLINE_S = 30.0  # a cold disk and a busy machine; a sound library answers in 0.2 s
 _MAX_ANSWER_BYTES = 1 << 20
 _STDERR_BYTES = 2000
+_CLEAN_EXIT = "exit code 0"
 
 # -I keeps the current folder, PYTHONPATH and user site out; the parent's own search path is handed over instead.
 _START = (
@@ -77,7 +78,9 @@ def probe_library(path: Path, canary: Path, deadline_s: float = DEADLINE_S) -> A
     if child.returncode < 0:
         return Answer(steps, "signal", _signal_name(-child.returncode))
     last = said.splitlines()[-1] if said else ""
-    return Answer(steps, "exit", f"exit code {child.returncode}" + (f": {last}" if last and child.returncode else ""))
+    if child.returncode == 0:
+        return Answer(steps, "exit", _CLEAN_EXIT)
+    return Answer(steps, "exit", f"exit code {child.returncode}" + (f": {last}" if last else ""))
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -140,8 +143,13 @@ def read_cached(folder: Path | None, key: str) -> Answer | None:
 
 
 def write_cached(folder: Path | None, key: str, answer: Answer) -> None:
-    """Keep an answer. Only one that would come out the same again: not a time-out, not a child that did not start."""
-    if folder is None or answer.end != "exit":
+    """Keep an answer that is about the library alone and would come out the same again.
+
+    Not a time-out, a crash or a child that did not start, and not a fault of this installation (its code or its canary).
+    """
+    if folder is None or answer.end != "exit" or answer.detail != _CLEAN_EXIT:
+        return
+    if "unreadable" in answer.steps.get("canary", {}):
         return
     document = {"steps": answer.steps, "end": answer.end, "detail": answer.detail}
     with contextlib.suppress(OSError):  # a full or read-only home only costs the next start 0.2 s

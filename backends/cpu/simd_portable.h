@@ -4,6 +4,10 @@
 
 #include <stdint.h>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "coli_math.h"
 
 namespace coli_cpu {
@@ -26,29 +30,35 @@ static inline Floats broadcast(float value) { return {{value, value, value, valu
 static inline Floats zero() { return broadcast(0.0f); }
 static inline Floats load(const float *from) { return {{from[0], from[1], from[2], from[3]}}; }
 static inline void store(float *to, Floats value) { COLI_EACH to[lane] = value.at[lane]; }
+#if defined(__SSE2__) && !defined(__FMA__)
+/* coli_fma_soft for two lanes, without a branch: products of e4m3 and e2m1 lie between two floats too often to guess. */
+static inline __m128 fma_pair(__m128 a, __m128 b, __m128 c) {
+  const __m128d product = _mm_mul_pd(_mm_cvtps_pd(a), _mm_cvtps_pd(b)), addend = _mm_cvtps_pd(c);
+  const __m128d sum = _mm_add_pd(product, addend);
+  const __m128d back = _mm_sub_pd(sum, product);
+  const __m128d error = _mm_add_pd(_mm_sub_pd(product, _mm_sub_pd(sum, back)), _mm_sub_pd(addend, back));
+  const __m128d none = _mm_setzero_pd();
+  const __m128i lost = _mm_castpd_si128(_mm_or_pd(_mm_cmplt_pd(error, none), _mm_cmpgt_pd(error, none)));
+  const __m128i apart = _mm_srli_epi64(_mm_castpd_si128(_mm_xor_pd(sum, error)), 63);
+  /* Towards zero where the rest has the other sign, then odd: rounding to odd. */
+  __m128i bits = _mm_sub_epi64(_mm_castpd_si128(sum), _mm_and_si128(apart, lost));
+  bits = _mm_or_si128(bits, _mm_srli_epi64(lost, 63));
+  return _mm_cvtpd_ps(_mm_castsi128_pd(bits));
+}
 static inline Floats fma(Floats a, Floats b, Floats c) {
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  const __m128 x = _mm_loadu_ps(a.at), y = _mm_loadu_ps(b.at), z = _mm_loadu_ps(c.at);
+  const __m128 low = fma_pair(x, y, z);
+  const __m128 high = fma_pair(_mm_movehl_ps(x, x), _mm_movehl_ps(y, y), _mm_movehl_ps(z, z));
+  Floats made;
+  _mm_storeu_ps(made.at, _mm_movelh_ps(low, high));
+  return made;
+}
+#else
+static inline Floats fma(Floats a, Floats b, Floats c) {
   COLI_EACH c.at[lane] = coli_fma(a.at[lane], b.at[lane], c.at[lane]);
   return c;
-#else
-  /* The product is exact in double. Rounding the sum to 53 bits and then to 24 differs from rounding once only where the
-   * first result lies exactly between two floats, or where the float is subnormal and keeps fewer bits. Both are rare: about
-   * one sum in 2^29, zeros apart. */
-  double sum[4];
-  uint64_t bits[4], doubt = 0;
-  COLI_EACH sum[lane] = (double)a.at[lane] * (double)b.at[lane] + (double)c.at[lane];
-  __builtin_memcpy(bits, sum, sizeof(bits));
-  COLI_EACH doubt |= (uint64_t)((bits[lane] & 0x1fffffffu) == 0x10000000u) |
-                     (uint64_t)((bits[lane] << 1) < (UINT64_C(0x381) << 53));
-  Floats made;
-  if (__builtin_expect(doubt != 0, 0)) {
-    COLI_EACH made.at[lane] = coli_fma_soft(a.at[lane], b.at[lane], c.at[lane]);
-  } else {
-    COLI_EACH made.at[lane] = (float)sum[lane];
-  }
-  return made;
-#endif
 }
+#endif
 static inline Floats add(Floats a, Floats b) {
   COLI_EACH a.at[lane] = a.at[lane] + b.at[lane];
   return a;

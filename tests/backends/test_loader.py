@@ -483,6 +483,16 @@ def test_hang_is_not_kept(build_stub: Build, stub_canary: Path, tmp_path: Path) 
     assert not (tmp_path / "cache").exists()
 
 
+def test_fault_of_the_installation_is_not_kept(build_stub: Build, tmp_path: Path) -> None:
+    candidate = Candidate(build_stub("libcoli_cpu_portable.so"), "stub", "test")
+    search = Search(cache_folder=tmp_path / "cache")
+    for content in (b"junk", hand_canary()[:-1]):
+        canary = tmp_path / "canary.bin"
+        canary.write_bytes(content)
+        assert refusal(examine(candidate, cpu_level(), search, canary))[0] == "canary.unreadable"
+    assert not (tmp_path / "cache").exists()
+
+
 def test_cache_folder_that_cannot_be_made(houses: Search, stub_canary: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     search = dataclasses.replace(houses, cache_folder=tmp_path / "file" / "cache")
