@@ -41,28 +41,104 @@ def oracle(prompt: str) -> str:
 
 
 MUTATIONS = (
-    Mutation("window one longer", ENGINE, "position, g.window, entries", "position, g.window + 1, entries", oracle("window")),
-    Mutation("window one shorter", ENGINE, "position, g.window, entries", "position, g.window - 1, entries", oracle("window")),
-    Mutation("no inverse rope on the output", ENGINE, "g.heads, 1, buf.attended)", "g.heads, 0, buf.attended)", oracle("short")),
+    Mutation(
+        "window one longer", ENGINE, "position, g.window, entries", "position, g.window + 1, entries", oracle("window")
+    ),
+    Mutation(
+        "window one shorter", ENGINE, "position, g.window, entries", "position, g.window - 1, entries", oracle("window")
+    ),
+    Mutation(
+        "no inverse rope on the output",
+        ENGINE,
+        "g.heads, 1, buf.attended)",
+        "g.heads, 0, buf.attended)",
+        oracle("short"),
+    ),
     Mutation("no YaRN", ROPE, "if yarn is None:", "if True:", oracle("over64")),
-    Mutation("main theta in compressed layers", ROPE, "_powers(geometry.compress_rope_theta", "_powers(geometry.rope_theta", oracle("over64")),
-    Mutation("no per-head q norm", ENGINE, "stages.rms_norm(per_head, None, g.norm_epsilon, per_head)", "pass", oracle("short")),
+    Mutation(
+        "main theta in compressed layers",
+        ROPE,
+        "_powers(geometry.compress_rope_theta",
+        "_powers(geometry.rope_theta",
+        oracle("over64"),
+    ),
+    Mutation(
+        "no per-head q norm",
+        ENGINE,
+        "stages.rms_norm(per_head, None, g.norm_epsilon, per_head)",
+        "pass",
+        oracle("short"),
+    ),
     Mutation("index_topk ignored", ENGINE, "if visible > g.index_top_k:", "if False:", oracle("over64")),
-    Mutation("index_topk one less", ENGINE, "return buf.selected ", "buf.selected[:, -1] = -1; return buf.selected ", oracle("over64")),
-    Mutation("indexer query without rope", ENGINE, "stages.rope(cosine, sine, g.index_heads, 0, buf.index_q)", "pass", oracle("over64")),
-    Mutation("entry position at the window end", ENGINE, "first * ratio, ratio, closed", "first * ratio + ratio - 1, ratio, closed", oracle("over64")),
+    Mutation(
+        "index_topk one less",
+        ENGINE,
+        "return buf.selected ",
+        "buf.selected[:, -1] = -1; return buf.selected ",
+        oracle("over64"),
+    ),
+    Mutation(
+        "indexer query without rope",
+        ENGINE,
+        "stages.rope(cosine, sine, g.index_heads, 0, buf.index_q)",
+        "pass",
+        oracle("over64"),
+    ),
+    Mutation(
+        "entry position at the window end",
+        ENGINE,
+        "first * ratio, ratio, closed",
+        "first * ratio + ratio - 1, ratio, closed",
+        oracle("over64"),
+    ),
     Mutation("CSA halves not overlapping", ENGINE, "int(ratio == 4),", "0,", oracle("over64")),
-    Mutation("Sinkhorn: one iteration less", ENGINE, "g.sinkhorn_iterations,", "g.sinkhorn_iterations - 1,", oracle("short")),
+    Mutation(
+        "Sinkhorn: one iteration less", ENGINE, "g.sinkhorn_iterations,", "g.sinkhorn_iterations - 1,", oracle("short")
+    ),
     Mutation("Sinkhorn: only 4 iterations", ENGINE, "g.sinkhorn_iterations,", "4,", oracle("short")),
     Mutation("no attention sink", ENGINE, "layer.sinks, self", "layer.sinks - 1e30, self", oracle("short")),
-    Mutation("wo_a groups mixed up", ENGINE, "buf.attended, buf.o_low, g.o_groups)", "np.ascontiguousarray(buf.attended[:, ::-1]), buf.o_low, g.o_groups)", oracle("short")),
-    Mutation("no selection bias", ENGINE, "layer.bias, fixed", "None if layer.bias is None else layer.bias * 0, fixed", oracle("short")),
-    Mutation("hash layers by another token's row", ENGINE, "layer.tid2eid[ids]", "layer.tid2eid[ids - 1]", oracle("short")),
+    Mutation(
+        "wo_a groups mixed up",
+        ENGINE,
+        "buf.attended, buf.o_low, g.o_groups)",
+        "np.ascontiguousarray(buf.attended[:, ::-1]), buf.o_low, g.o_groups)",
+        oracle("short"),
+    ),
+    Mutation(
+        "no selection bias",
+        ENGINE,
+        "layer.bias, fixed",
+        "None if layer.bias is None else layer.bias * 0, fixed",
+        oracle("short"),
+    ),
+    Mutation(
+        "hash layers by another token's row", ENGINE, "layer.tid2eid[ids]", "layer.tid2eid[ids - 1]", oracle("short")
+    ),
     Mutation("no routed scaling", ENGINE, "fixed, g.routed_scale,", "fixed, 1.0,", oracle("short")),
-    Mutation("shared expert not clamped", ENGINE, "stages.swiglu(buf.gate, buf.up, g.swiglu_limit", "stages.swiglu(buf.gate, buf.up, 0.0", oracle("short")),
-    Mutation("routed experts not clamped", ENGINE, "self._limit = geometry.swiglu_limit", "self._limit = 0.0", oracle("short")),
-    Mutation("w1 and w3 swapped", ENGINE, 'for p in ("w1", "w3", "w2")', 'for p in ("w3", "w1", "w2")', oracle("short")),
-    Mutation("streams collapse with the other site's weights", WEIGHTS, 'hc_ffn=_hyper(table, prefix + "hc_ffn")', 'hc_ffn=_hyper(table, prefix + "hc_attn")', oracle("short")),
+    Mutation(
+        "shared expert not clamped",
+        ENGINE,
+        "stages.swiglu(buf.gate, buf.up, g.swiglu_limit",
+        "stages.swiglu(buf.gate, buf.up, 0.0",
+        oracle("short"),
+    ),
+    Mutation(
+        "routed experts not clamped",
+        ENGINE,
+        "self._limit = geometry.swiglu_limit",
+        "self._limit = 0.0",
+        oracle("short"),
+    ),
+    Mutation(
+        "w1 and w3 swapped", ENGINE, 'for p in ("w1", "w3", "w2")', 'for p in ("w3", "w1", "w2")', oracle("short")
+    ),
+    Mutation(
+        "streams collapse with the other site's weights",
+        WEIGHTS,
+        'hc_ffn=_hyper(table, prefix + "hc_ffn")',
+        'hc_ffn=_hyper(table, prefix + "hc_attn")',
+        oracle("short"),
+    ),
 )
 
 
@@ -107,7 +183,9 @@ def run_test(test: str, python_path: Path) -> int:
     environment = dict(os.environ, PYTHONPATH=str(python_path), PYTHONDONTWRITEBYTECODE="1")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
     root = Path(__file__).resolve().parent.parent
-    return subprocess.run(command, cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
+    return subprocess.run(
+        command, cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+    ).returncode
 
 
 if __name__ == "__main__":

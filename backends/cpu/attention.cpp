@@ -19,8 +19,9 @@ int64_t visible_entries(int64_t position, int64_t ratio, int64_t entries) {
 
 }  // namespace
 
-coli_status index_scores(coli_context *context, coli_stream *, const coli_matrix *q, const coli_matrix *head_weights, float scale,
-                         const coli_matrix *keys, int64_t position, int64_t ratio, coli_matrix *scores, coli_error *error) {
+coli_status index_scores(coli_context *context, coli_stream *, const coli_matrix *q, const coli_matrix *head_weights,
+                         float scale, const coli_matrix *keys, int64_t position, int64_t ratio, coli_matrix *scores,
+                         coli_error *error) {
   const FloatState exact;
   COLI_TRY(check_floats(error, "head_weights", head_weights, kAny, kAny));
   COLI_TRY(check_floats(error, "keys", keys, kAny, kAny));
@@ -54,7 +55,8 @@ coli_status index_scores(coli_context *context, coli_stream *, const coli_matrix
     parallel(context, count * heads, 16, [&](int64_t begin, int64_t end, int) {
       for (int64_t item = begin; item < end; ++item) {
         at[item] = rows + item * packed;
-        pack_row_for(COLI_FORMAT_F32, row_of(q, first + item / heads) + item % heads * width, width, rows + item * packed);
+        pack_row_for(COLI_FORMAT_F32, row_of(q, first + item / heads) + item % heads * width, width,
+                     rows + item * packed);
       }
     });
     parallel(context, (keys->rows + kBlock - 1) / kBlock, 1, [&](int64_t begin, int64_t end, int worker) {
@@ -62,7 +64,8 @@ coli_status index_scores(coli_context *context, coli_stream *, const coli_matrix
       float *key_rows = thread_scratch(context, worker) + 2 * kBlock, *products = key_rows + kBlock * packed;
       for (int64_t block = begin * kBlock; block < end * kBlock && block < keys->rows; block += kBlock) {
         const int64_t size = keys->rows - block < kBlock ? keys->rows - block : kBlock;
-        const int64_t seen = visible_entries(position + first + count - 1, ratio, keys->rows) - block; /* by the last token */
+        const int64_t seen =
+            visible_entries(position + first + count - 1, ratio, keys->rows) - block; /* by the last token */
         const int64_t used = seen < 0 ? 0 : seen < size ? seen : size;
         for (int64_t key = 0; key < used; ++key) {
           key_at[key] = key_rows + key * packed;
@@ -77,7 +80,8 @@ coli_status index_scores(coli_context *context, coli_stream *, const coli_matrix
           for (int64_t head = 0; head < heads; ++head) {
             const float share = row_of(head_weights, first + token)[head] * scale;
             const float *dot = products + head * kBlock;
-            for (int64_t key = 0; key < visible; ++key) out[key] = coli_fma(share, dot[key] < 0.0f ? 0.0f : dot[key], out[key]);
+            for (int64_t key = 0; key < visible; ++key)
+              out[key] = coli_fma(share, dot[key] < 0.0f ? 0.0f : dot[key], out[key]);
           }
           for (int64_t key = visible; key < size; ++key) out[key] = kMinusInfinity;
         }
@@ -147,8 +151,10 @@ coli_status check_selected(const Request &request, coli_error *error) {
         continue;
       }
       if (ended || entry <= last || entry >= visible)
-        return fail(error, COLI_SITE_ARGUMENT, "selected[%lld, %lld] is %lld: not ascending, after -1, or not among the %lld visible entries",
-                    static_cast<long long>(token), static_cast<long long>(rank), static_cast<long long>(entry), static_cast<long long>(visible));
+        return fail(error, COLI_SITE_ARGUMENT,
+                    "selected[%lld, %lld] is %lld: not ascending, after -1, or not among the %lld visible entries",
+                    static_cast<long long>(token), static_cast<long long>(rank), static_cast<long long>(entry),
+                    static_cast<long long>(visible));
       last = entry;
     }
   }
@@ -178,7 +184,8 @@ void attend_exact(const Request &request, const Keys &keys, int64_t token, int64
       const float p = coli_exp(score_of(request, keys, q, rank) - most);
       const float *key = keys.row(rank);
       sum = sum + p;
-      for (int64_t channel = 0; channel < request.width; ++channel) acc[channel] = coli_fma(p, key[channel], acc[channel]);
+      for (int64_t channel = 0; channel < request.width; ++channel)
+        acc[channel] = coli_fma(p, key[channel], acc[channel]);
     }
     total = total + sum;
     for (int64_t channel = 0; channel < request.width; ++channel) out[channel] = out[channel] + acc[channel];
@@ -195,9 +202,11 @@ struct Share {
 
 Share share_of(const Request &request, int threads) {
   const int64_t last = request.position + request.q->rows - 1;
-  Share share = {0, packed_cols_of(COLI_FORMAT_F32, request.width), last + 1 < request.window ? last + 1 : request.window};
+  Share share = {0, packed_cols_of(COLI_FORMAT_F32, request.width),
+                 last + 1 < request.window ? last + 1 : request.window};
   if (request.entries && request.ratio > 0)
-    share.most_keys += request.selected ? request.selected->cols : visible_entries(last, request.ratio, request.entries->rows);
+    share.most_keys +=
+        request.selected ? request.selected->cols : visible_entries(last, request.ratio, request.entries->rows);
   const int64_t fixed = kBlock * (share.packed + 2) + 2 * share.most_keys, each = share.packed + share.most_keys + 6;
   const int64_t room = (kThreadScratchFloats - fixed) / each;
   if (fixed >= kThreadScratchFloats || room < 1) return share;
@@ -207,7 +216,8 @@ Share share_of(const Request &request, int threads) {
 }
 
 /* Heads first .. first + count of one token. */
-void attend(const Request &request, const Keys &keys, const Share &share, int64_t token, int64_t first, int64_t count, coli_matrix *y, float *scratch) {
+void attend(const Request &request, const Keys &keys, const Share &share, int64_t token, int64_t first, int64_t count,
+            coli_matrix *y, float *scratch) {
   const int64_t total_keys = keys.count(), packed = share.packed;
   const float **key_rows = reinterpret_cast<const float **>(scratch);
   const float **block_at = key_rows + share.most_keys, **q_at = block_at + kBlock;
@@ -217,7 +227,8 @@ void attend(const Request &request, const Keys &keys, const Share &share, int64_
   for (int64_t head = 0; head < count; ++head) {
     q_at[head] = q_rows + head * packed;
     out[head] = row_of(y, token) + (first + head) * request.width;
-    pack_row_for(COLI_FORMAT_F32, row_of(request.q, token) + (first + head) * request.width, request.width, q_rows + head * packed);
+    pack_row_for(COLI_FORMAT_F32, row_of(request.q, token) + (first + head) * request.width, request.width,
+                 q_rows + head * packed);
   }
   for (int64_t rank = 0; rank < total_keys; ++rank) key_rows[rank] = keys.row(rank);
   for (int64_t begin = 0, end = 0; begin < total_keys; begin = end) {
@@ -284,20 +295,23 @@ bool scores_stay_finite(coli_context *context, const Request &request) {
       const int64_t before = token == 0 ? 0 : keys_of(request, token - 1).entries;
       const int64_t raw_from = token == 0 ? 0 : keys.raw - 1;
       for (int64_t rank = raw_from; rank < keys.raw; ++rank) raise_to(&key_peak, peak(keys.row(rank), request.width));
-      for (int64_t rank = keys.chosen ? 0 : before; rank < keys.entries; ++rank) raise_to(&key_peak, peak(keys.row(keys.raw + rank), request.width));
+      for (int64_t rank = keys.chosen ? 0 : before; rank < keys.entries; ++rank)
+        raise_to(&key_peak, peak(keys.row(keys.raw + rank), request.width));
     }
   });
   if (q_peak >= 0x7f800000u || key_peak >= 0x7f800000u || !is_finite(request.scale)) return false;
-  const double dot = static_cast<double>(coli_float(q_peak)) * static_cast<double>(coli_float(key_peak)) * static_cast<double>(request.width);
+  const double dot = static_cast<double>(coli_float(q_peak)) * static_cast<double>(coli_float(key_peak)) *
+                     static_cast<double>(request.width);
   const double scaled = dot * static_cast<double>(request.scale < 0.0f ? -request.scale : request.scale);
   return dot < 1e38 && scaled < 1e38;
 }
 
 }  // namespace
 
-coli_status attention(coli_context *context, coli_stream *, const coli_matrix *q, int64_t heads, const coli_matrix *ring, int64_t position,
-                      int64_t window, const coli_matrix *entries, int64_t ratio, const coli_matrix *selected, const coli_matrix *sinks, float scale,
-                      coli_matrix *y, coli_error *error) {
+coli_status attention(coli_context *context, coli_stream *, const coli_matrix *q, int64_t heads,
+                      const coli_matrix *ring, int64_t position, int64_t window, const coli_matrix *entries,
+                      int64_t ratio, const coli_matrix *selected, const coli_matrix *sinks, float scale, coli_matrix *y,
+                      coli_error *error) {
   const FloatState exact;
   COLI_TRY(check_floats(error, "ring", ring, kAny, kAny));
   const int64_t width = ring->cols;
@@ -320,7 +334,8 @@ coli_status attention(coli_context *context, coli_stream *, const coli_matrix *q
   const Request request = {q, ring, entries, selected, sinks, heads, width, position, window, ratio, scale};
   if (selected) COLI_TRY(check_selected(request, error));
   for (int64_t head = 0; head < heads; ++head)
-    if (!is_finite(row_of(sinks, 0)[head])) return fail(error, COLI_SITE_NONFINITE, "sinks[%lld] is not finite", static_cast<long long>(head));
+    if (!is_finite(row_of(sinks, 0)[head]))
+      return fail(error, COLI_SITE_NONFINITE, "sinks[%lld] is not finite", static_cast<long long>(head));
 
   if (!scores_stay_finite(context, request)) {
     int64_t bad = -1; /* token * heads + head */
@@ -328,18 +343,20 @@ coli_status attention(coli_context *context, coli_stream *, const coli_matrix *q
       for (int64_t item = begin; item < end; ++item) {
         const Keys keys = keys_of(request, item / heads);
         for (int64_t rank = 0; rank < keys.count(); ++rank)
-          if (!is_finite(score_of(request, keys, row_of(q, item / heads) + item % heads * width, rank))) __atomic_store_n(&bad, item, __ATOMIC_RELAXED);
+          if (!is_finite(score_of(request, keys, row_of(q, item / heads) + item % heads * width, rank)))
+            __atomic_store_n(&bad, item, __ATOMIC_RELAXED);
       }
     });
     if (bad >= 0)
-      return fail(error, COLI_SITE_NONFINITE, "a score of token %lld, head %lld is not finite", static_cast<long long>(bad / heads),
-                  static_cast<long long>(bad % heads));
+      return fail(error, COLI_SITE_NONFINITE, "a score of token %lld, head %lld is not finite",
+                  static_cast<long long>(bad / heads), static_cast<long long>(bad % heads));
   }
   const Share share = share_of(request, context->threads);
   const int64_t per_item = share.heads > 0 ? share.heads : 1, items = (heads + per_item - 1) / per_item;
   parallel(context, tokens * items, 1, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t item = begin; item < end; ++item) {
-      const int64_t token = item / items, first = item % items * per_item, count = heads - first < per_item ? heads - first : per_item;
+      const int64_t token = item / items, first = item % items * per_item,
+                    count = heads - first < per_item ? heads - first : per_item;
       const Keys keys = keys_of(request, token);
       if (share.heads > 0)
         attend(request, keys, share, token, first, count, y, thread_scratch(context, worker));

@@ -10,14 +10,16 @@ namespace {
 constexpr int64_t kMaxPosition = INT64_C(1) << 40;
 }
 
-coli_status kv_append(coli_context *context, coli_stream *, const coli_matrix *kv, int64_t position, coli_matrix *ring, coli_error *error) {
+coli_status kv_append(coli_context *context, coli_stream *, const coli_matrix *kv, int64_t position, coli_matrix *ring,
+                      coli_error *error) {
   (void)context;
   COLI_TRY(check_floats(error, "kv", kv, kAny, kAny));
   COLI_TRY(check_floats(error, "ring", ring, kAny, kv->cols));
   COLI_TRY(check_range(error, "position", position, 0, kMaxPosition));
   COLI_TRY(check_range(error, "kv.rows", kv->rows, 0, ring->rows));
   for (int64_t token = 0; token < kv->rows; ++token)
-    __builtin_memcpy(row_of(ring, (position + token) % ring->rows), row_of(kv, token), static_cast<size_t>(kv->cols) * 4);
+    __builtin_memcpy(row_of(ring, (position + token) % ring->rows), row_of(kv, token),
+                     static_cast<size_t>(kv->cols) * 4);
   return COLI_DONE;
 }
 
@@ -28,7 +30,9 @@ struct Slots {
   const coli_matrix *kv, *gate, *ape, *kv_state, *gate_state;
   int64_t position;
 
-  const float *kv_row(int64_t at) const { return at >= position ? row_of(kv, at - position) : row_of(kv_state, at % kv_state->rows); }
+  const float *kv_row(int64_t at) const {
+    return at >= position ? row_of(kv, at - position) : row_of(kv_state, at % kv_state->rows);
+  }
   float gate_at(int64_t at, int64_t channel) const {
     if (at < position) return row_of(gate_state, at % gate_state->rows)[channel];
     return row_of(gate, at - position)[channel] + row_of(ape, at % ape->rows)[channel];
@@ -63,9 +67,10 @@ void pool_window(const Slots &slots, const Window &window, bool overlap, int64_t
 
 }  // namespace
 
-coli_status compress(coli_context *context, coli_stream *, const coli_matrix *kv, const coli_matrix *gate, const coli_matrix *ape, int64_t position,
-                     int64_t overlap, const coli_matrix *gain, float epsilon, const coli_matrix *cosine, const coli_matrix *sine,
-                     coli_matrix *kv_state, coli_matrix *gate_state, coli_matrix *entries, coli_error *error) {
+coli_status compress(coli_context *context, coli_stream *, const coli_matrix *kv, const coli_matrix *gate,
+                     const coli_matrix *ape, int64_t position, int64_t overlap, const coli_matrix *gain, float epsilon,
+                     const coli_matrix *cosine, const coli_matrix *sine, coli_matrix *kv_state, coli_matrix *gate_state,
+                     coli_matrix *entries, coli_error *error) {
   const FloatState exact;
   COLI_TRY(check_floats(error, "gain", gain, 1, kAny));
   const int64_t width = gain->cols, wide = overlap ? 2 * width : width;
@@ -78,7 +83,8 @@ coli_status compress(coli_context *context, coli_stream *, const coli_matrix *kv
   COLI_TRY(check_floats(error, "kv_state", kv_state, overlap ? 2 * ratio : ratio, wide));
   COLI_TRY(check_floats(error, "gate_state", gate_state, kv_state->rows, wide));
   COLI_TRY(check_floats(error, "entries", entries, kAny, width));
-  const int64_t first_window = position / ratio, end_window = (position + tokens) / ratio, windows = end_window - first_window;
+  const int64_t first_window = position / ratio, end_window = (position + tokens) / ratio,
+                windows = end_window - first_window;
   COLI_TRY(check_range(error, "entries.rows", entries->rows, windows > 0 ? end_window : 0, INT64_C(1) << 48));
   COLI_TRY(check_floats(error, "cosine", cosine, kAny, kAny));
   COLI_TRY(check_floats(error, "sine", sine, cosine->rows, cosine->cols));
@@ -97,8 +103,8 @@ coli_status compress(coli_context *context, coli_stream *, const coli_matrix *kv
   for (int64_t at = oldest; at < position + tokens; ++at)
     for (int64_t channel = 0; channel < wide; ++channel)
       if (!is_finite(slots.gate_at(at, channel)))
-        return fail(error, COLI_SITE_NONFINITE, "gate of position %lld, channel %lld is not finite", static_cast<long long>(at),
-                    static_cast<long long>(channel));
+        return fail(error, COLI_SITE_NONFINITE, "gate of position %lld, channel %lld is not finite",
+                    static_cast<long long>(at), static_cast<long long>(channel));
 
   parallel(context, windows, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t item = begin; item < end; ++item) {

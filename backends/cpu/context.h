@@ -29,9 +29,12 @@ namespace coli_cpu {
 constexpr uint64_t kThreadScratchBytes = UINT64_C(2) << 20;
 
 static inline float *shared_scratch(coli_context *context) { return reinterpret_cast<float *>(context->workspace); }
-static inline int64_t shared_scratch_floats(const coli_context *context) { return static_cast<int64_t>(context->shared_bytes / 4); }
+static inline int64_t shared_scratch_floats(const coli_context *context) {
+  return static_cast<int64_t>(context->shared_bytes / 4);
+}
 static inline float *thread_scratch(coli_context *context, int worker) {
-  return reinterpret_cast<float *>(context->workspace + context->shared_bytes + kThreadScratchBytes * static_cast<uint64_t>(worker));
+  return reinterpret_cast<float *>(context->workspace + context->shared_bytes +
+                                   kThreadScratchBytes * static_cast<uint64_t>(worker));
 }
 constexpr int64_t kThreadScratchFloats = static_cast<int64_t>(kThreadScratchBytes / 4);
 

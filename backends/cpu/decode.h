@@ -87,14 +87,16 @@ inline void pass_factors(const uint8_t *scales, int64_t scale_count, int64_t pas
       __builtin_memcpy(bytes, from, static_cast<size_t>(scale_count - first));
       from = bytes;
     }
-    for (int group = 0; group < kGroups; ++group) store(out + group * kWidth, load_factors(from + group * kWidth, Format::kBias));
+    for (int group = 0; group < kGroups; ++group)
+      store(out + group * kWidth, load_factors(from + group * kWidth, Format::kBias));
   } else {
     static_assert(per_pass == 4, "8 lanes a factor");
     float factors[4];
     for (int64_t block = 0; block < 4; ++block)
       factors[block] = coli_float((first + block < scale_count ? scales[first + block] + Format::kBias : 1u) << 23);
     for (int group = 0; group < kGroups; ++group)
-      store(out + group * kWidth, block_factors(factors[group * kWidth / 8], factors[(group * kWidth + kWidth - 1) / 8]));
+      store(out + group * kWidth,
+            block_factors(factors[group * kWidth / 8], factors[(group * kWidth + kWidth - 1) / 8]));
   }
 }
 

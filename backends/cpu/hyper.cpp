@@ -50,10 +50,12 @@ void collapse(const float *pre, const float *streams, int64_t n, int64_t width, 
 }
 
 /* z[t, r] = dot(fn row r, streams[t]) * norm factor of streams[t], for tokens first .. first + count. */
-void mix(coli_context *context, const coli_matrix *streams, const coli_weight *fn, float epsilon, int64_t first, int64_t count, float *z) {
+void mix(coli_context *context, const coli_matrix *streams, const coli_weight *fn, float epsilon, int64_t first,
+         int64_t count, float *z) {
   const int64_t rows = fn->rows;
   parallel(context, count * rows, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t item = begin; item < end; ++item) z[item] = dot_exact(fn, item % rows, row_of(streams, first + item / rows));
+    for (int64_t item = begin; item < end; ++item)
+      z[item] = dot_exact(fn, item % rows, row_of(streams, first + item / rows));
   });
   parallel(context, count, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t token = begin; token < end; ++token) {
@@ -68,9 +70,9 @@ constexpr int64_t kTokens = (INT64_C(1) << 20) / kMaxMix;
 
 }  // namespace
 
-coli_status hc_pre(coli_context *context, coli_stream *, const coli_matrix *streams, const coli_weight *fn, const coli_matrix *scale,
-                   const coli_matrix *base, int64_t iterations, float norm_epsilon, float hc_epsilon, coli_matrix *x, coli_matrix *post,
-                   coli_matrix *comb, coli_error *error) {
+coli_status hc_pre(coli_context *context, coli_stream *, const coli_matrix *streams, const coli_weight *fn,
+                   const coli_matrix *scale, const coli_matrix *base, int64_t iterations, float norm_epsilon,
+                   float hc_epsilon, coli_matrix *x, coli_matrix *post, coli_matrix *comb, coli_error *error) {
   const FloatState exact;
   COLI_TRY(check_floats(error, "streams", streams, kAny, kAny));
   const int64_t tokens = streams->rows;
@@ -99,7 +101,8 @@ coli_status hc_pre(coli_context *context, coli_stream *, const coli_matrix *stre
           pre[stream] = coli_sigmoid(coli_fma(in[stream], factors[0], bases[stream])) + hc_epsilon;
           after[stream] = 2.0f * coli_sigmoid(coli_fma(in[n + stream], factors[1], bases[n + stream]));
         }
-        for (int64_t index = 0; index < n * n; ++index) mixed[index] = coli_fma(in[2 * n + index], factors[2], bases[2 * n + index]);
+        for (int64_t index = 0; index < n * n; ++index)
+          mixed[index] = coli_fma(in[2 * n + index], factors[2], bases[2 * n + index]);
         sinkhorn(mixed, n, iterations, hc_epsilon);
         collapse(pre, row_of(streams, first + token), n, width, 0, width, row_of(x, first + token));
       }
@@ -108,8 +111,8 @@ coli_status hc_pre(coli_context *context, coli_stream *, const coli_matrix *stre
   return COLI_DONE;
 }
 
-coli_status hc_post(coli_context *context, coli_stream *, const coli_matrix *y, const coli_matrix *post, const coli_matrix *comb,
-                    coli_matrix *streams, coli_error *error) {
+coli_status hc_post(coli_context *context, coli_stream *, const coli_matrix *y, const coli_matrix *post,
+                    const coli_matrix *comb, coli_matrix *streams, coli_error *error) {
   const FloatState exact;
   COLI_TRY(check_floats(error, "y", y, kAny, kAny));
   COLI_TRY(check_floats(error, "post", post, y->rows, kAny));
@@ -133,8 +136,9 @@ coli_status hc_post(coli_context *context, coli_stream *, const coli_matrix *y, 
   return COLI_DONE;
 }
 
-coli_status hc_head(coli_context *context, coli_stream *, const coli_matrix *streams, const coli_weight *fn, const coli_matrix *scale,
-                    const coli_matrix *base, float norm_epsilon, float hc_epsilon, coli_matrix *x, coli_error *error) {
+coli_status hc_head(coli_context *context, coli_stream *, const coli_matrix *streams, const coli_weight *fn,
+                    const coli_matrix *scale, const coli_matrix *base, float norm_epsilon, float hc_epsilon,
+                    coli_matrix *x, coli_error *error) {
   const FloatState exact;
   COLI_TRY(check_floats(error, "streams", streams, kAny, kAny));
   const int64_t tokens = streams->rows;
@@ -154,7 +158,8 @@ coli_status hc_head(coli_context *context, coli_stream *, const coli_matrix *str
       for (int64_t token = begin; token < end; ++token) {
         float pre[kMaxStreams];
         for (int64_t stream = 0; stream < n; ++stream)
-          pre[stream] = coli_sigmoid(coli_fma(z[token * n + stream], row_of(scale, 0)[0], row_of(base, 0)[stream])) + hc_epsilon;
+          pre[stream] =
+              coli_sigmoid(coli_fma(z[token * n + stream], row_of(scale, 0)[0], row_of(base, 0)[stream])) + hc_epsilon;
         collapse(pre, row_of(streams, first + token), n, width, 0, width, row_of(x, first + token));
       }
     });

@@ -17,13 +17,12 @@ struct Experts {
   float limit;
 };
 
-
 /* The scalar definition, pair by pair: NaN codes, and widths whose packed rows do not fit. */
-coli_status moe_exact(coli_context *context, const Experts &experts, const coli_matrix *x, const coli_matrix *picks, const coli_matrix *weights,
-                      coli_matrix *y, coli_error *error) {
+coli_status moe_exact(coli_context *context, const Experts &experts, const coli_matrix *x, const coli_matrix *picks,
+                      const coli_matrix *weights, coli_matrix *y, coli_error *error) {
   if (experts.inner > shared_scratch_floats(context))
-    return decline(error, COLI_REASON_SHAPE, "experts of width %lld, at most %lld", static_cast<long long>(experts.inner),
-                   static_cast<long long>(shared_scratch_floats(context)));
+    return decline(error, COLI_REASON_SHAPE, "experts of width %lld, at most %lld",
+                   static_cast<long long>(experts.inner), static_cast<long long>(shared_scratch_floats(context)));
   float *mid = shared_scratch(context);
   for (int64_t expert = 0; expert < experts.count; ++expert)
     for (int64_t token = 0; token < x->rows; ++token)
@@ -32,13 +31,15 @@ coli_status moe_exact(coli_context *context, const Experts &experts, const coli_
         const float share = row_of(weights, token)[pick];
         parallel(context, experts.inner, 1, [&](int64_t begin, int64_t end, int) {
           for (int64_t row = begin; row < end; ++row) {
-            const float gate = dot_exact(experts.w1->items[expert], row, row_of(x, token)), up = dot_exact(experts.w3->items[expert], row, row_of(x, token));
+            const float gate = dot_exact(experts.w1->items[expert], row, row_of(x, token)),
+                        up = dot_exact(experts.w3->items[expert], row, row_of(x, token));
             swiglu_row(&gate, &up, experts.limit, 1, mid + row);
           }
         });
         parallel(context, experts.width, 1, [&](int64_t begin, int64_t end, int) {
           float *out = row_of(y, token);
-          for (int64_t row = begin; row < end; ++row) out[row] = coli_fma(share, dot_exact(experts.w2->items[expert], row, mid), out[row]);
+          for (int64_t row = begin; row < end; ++row)
+            out[row] = coli_fma(share, dot_exact(experts.w2->items[expert], row, mid), out[row]);
         });
       }
   return COLI_DONE;
@@ -46,7 +47,7 @@ coli_status moe_exact(coli_context *context, const Experts &experts, const coli_
 
 /* Pairs in order of expert, token, pick, as many as fit; each row has room for gate, up, and the packed middle. */
 struct Batch {
-  int64_t *experts; /* of each pair */
+  int64_t *experts;   /* of each pair */
   const float **x;    /* packed token of each pair */
   const float **mids; /* packed middle of each pair */
   float **gates, **ups, **ys;
@@ -75,11 +76,12 @@ void run_batch(coli_context *context, const Experts &experts, const Batch &batch
     int64_t base = 0;
     for_experts(batch, [&](int64_t begin, int64_t end, int64_t expert) {
       for (int half = 0; half < 2; ++half, base += inner_blocks) {
-        const int64_t from = first > base ? first - base : 0, to = last - base < inner_blocks ? last - base : inner_blocks;
+        const int64_t from = first > base ? first - base : 0,
+                      to = last - base < inner_blocks ? last - base : inner_blocks;
         if (from >= to) continue;
         const int64_t stop = to * kBlockRows < experts.inner ? to * kBlockRows : experts.inner;
-        product((half ? experts.w3 : experts.w1)->items[expert], from * kBlockRows, stop, batch.x + begin, end - begin, thread_scratch(context, worker),
-                Target{(half ? batch.ups : batch.gates) + begin, nullptr});
+        product((half ? experts.w3 : experts.w1)->items[expert], from * kBlockRows, stop, batch.x + begin, end - begin,
+                thread_scratch(context, worker), Target{(half ? batch.ups : batch.gates) + begin, nullptr});
       }
     });
   });
@@ -92,17 +94,18 @@ void run_batch(coli_context *context, const Experts &experts, const Batch &batch
   parallel(context, blocks(experts.width), 1, [&](int64_t first, int64_t last, int worker) {
     const int64_t stop = last * kBlockRows < experts.width ? last * kBlockRows : experts.width;
     for_experts(batch, [&](int64_t begin, int64_t end, int64_t expert) {
-      product(experts.w2->items[expert], first * kBlockRows, stop, batch.mids + begin, end - begin, thread_scratch(context, worker),
-              Target{batch.ys + begin, batch.shares + begin});
+      product(experts.w2->items[expert], first * kBlockRows, stop, batch.mids + begin, end - begin,
+              thread_scratch(context, worker), Target{batch.ys + begin, batch.shares + begin});
     });
   });
 }
 
 }  // namespace
 
-coli_status moe(coli_context *context, coli_stream *, const coli_matrix *x, const coli_matrix *picks, const coli_matrix *weights,
-                const coli_matrix *ids, const coli_weight_list *w1, const coli_weight_list *w3, const coli_weight_list *w2, float limit,
-                coli_matrix *y, coli_error *error) {
+coli_status moe(coli_context *context, coli_stream *, const coli_matrix *x, const coli_matrix *picks,
+                const coli_matrix *weights, const coli_matrix *ids, const coli_weight_list *w1,
+                const coli_weight_list *w3, const coli_weight_list *w2, float limit, coli_matrix *y,
+                coli_error *error) {
   const FloatState exact;
   COLI_TRY(check_floats(error, "x", x, kAny, kAny));
   const int64_t tokens = x->rows, width = x->cols;
@@ -114,14 +117,16 @@ coli_status moe(coli_context *context, coli_stream *, const coli_matrix *x, cons
   if (!w1 || !w3 || !w2 || w1->count != experts || w3->count != experts || w2->count != experts)
     return fail(error, COLI_SITE_ARGUMENT, "w1, w3, w2: expected %lld weights each", static_cast<long long>(experts));
   if (experts == 0) return COLI_DONE;
-  if (!w1->items || !w3->items || !w2->items || !w1->items[0]) return fail(error, COLI_SITE_ARGUMENT, "w1, w3 or w2 has no items");
+  if (!w1->items || !w3->items || !w2->items || !w1->items[0])
+    return fail(error, COLI_SITE_ARGUMENT, "w1, w3 or w2 has no items");
   const int32_t format = w1->items[0]->format;
   const int64_t inner = w1->items[0]->rows;
   if (format != COLI_FORMAT_FP4_GROUP && format != COLI_FORMAT_FP8_BLOCK)
     return decline(error, COLI_REASON_FORMAT, "experts of format %d are not served", format);
   const int32_t *id = ints_of(ids, 0);
   for (int64_t expert = 0; expert < experts; ++expert) {
-    if (expert > 0 && id[expert] <= id[expert - 1]) return fail(error, COLI_SITE_ARGUMENT, "ids are not strictly ascending at %lld", static_cast<long long>(expert));
+    if (expert > 0 && id[expert] <= id[expert - 1])
+      return fail(error, COLI_SITE_ARGUMENT, "ids are not strictly ascending at %lld", static_cast<long long>(expert));
     COLI_TRY(check_weight(error, "w1", w1->items[expert], format, inner, width));
     COLI_TRY(check_weight(error, "w3", w3->items[expert], format, inner, width));
     COLI_TRY(check_weight(error, "w2", w2->items[expert], format, width, inner));
@@ -135,7 +140,8 @@ coli_status moe(coli_context *context, coli_stream *, const coli_matrix *x, cons
   const int64_t half = shared_scratch_floats(context) / 2;
   const int64_t packed_x = packed_cols_of(format, width), packed_mid = packed_cols_of(format, inner);
   constexpr int64_t pair_pointers = (sizeof(int64_t) + 5 * sizeof(void *) + sizeof(float)) / 4 + 1;
-  const int64_t token_room = half / (packed_x > 0 ? packed_x : 1), pair_room = half / (2 * inner + packed_mid + pair_pointers);
+  const int64_t token_room = half / (packed_x > 0 ? packed_x : 1),
+                pair_room = half / (2 * inner + packed_mid + pair_pointers);
   if (has_nan || token_room == 0 || pair_room == 0) return moe_exact(context, all, x, picks, weights, y, error);
 
   float *packed = shared_scratch(context);
@@ -152,7 +158,8 @@ coli_status moe(coli_context *context, coli_stream *, const coli_matrix *x, cons
   for (int64_t first = 0; first < tokens; first += token_room) {
     const int64_t count = tokens - first < token_room ? tokens - first : token_room;
     parallel(context, count, 1, [&](int64_t begin, int64_t end, int) {
-      for (int64_t token = begin; token < end; ++token) pack_row_for(format, row_of(x, first + token), width, packed + token * packed_x);
+      for (int64_t token = begin; token < end; ++token)
+        pack_row_for(format, row_of(x, first + token), width, packed + token * packed_x);
     });
     batch.count = 0;
     for (int64_t expert = 0; expert < experts; ++expert)

@@ -19,7 +19,8 @@ namespace coli_cpu {
 
 namespace {
 
-constexpr int kSpins = 4000; /* about 50 microseconds: longer than the Python between two stages of a large model's layer */
+constexpr int kSpins =
+    4000; /* about 50 microseconds: longer than the Python between two stages of a large model's layer */
 
 void relax() {
 #if defined(__x86_64__)
@@ -64,7 +65,8 @@ bool help(Pool *pool, int worker) {
   while (next_of(state) < items_of(state)) {
     auto run = __atomic_load_n(&pool->run, __ATOMIC_RELAXED);
     void *argument = __atomic_load_n(&pool->argument, __ATOMIC_RELAXED);
-    if (!__atomic_compare_exchange_n(&pool->state, &state, state + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) continue;
+    if (!__atomic_compare_exchange_n(&pool->state, &state, state + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+      continue;
     run(argument, static_cast<int64_t>(next_of(state)), worker);
     __atomic_fetch_add(&pool->done, 1, __ATOMIC_RELEASE);
     any = true;
@@ -92,7 +94,8 @@ void *work(void *argument) {
     if (found) continue;
     pthread_mutex_lock(&pool->mutex);
     __atomic_fetch_add(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
-    while (!has_work(pool) && !__atomic_load_n(&pool->stopping, __ATOMIC_ACQUIRE)) pthread_cond_wait(&pool->wake, &pool->mutex);
+    while (!has_work(pool) && !__atomic_load_n(&pool->stopping, __ATOMIC_ACQUIRE))
+      pthread_cond_wait(&pool->wake, &pool->mutex);
     __atomic_fetch_sub(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
     pthread_mutex_unlock(&pool->mutex);
   }

@@ -10,12 +10,13 @@ namespace {
 /* The loops over rows, tokens and columns are unrolled by hand-written templates: sums stay in registers whatever the compiler
  * thinks of the loop. */
 #define COLI_UNROLL(count, name) unroll<count>([&](auto name##_) __attribute__((always_inline)) { constexpr int name = decltype(name##_)::value; (void)name;
-#define COLI_END });
+#define COLI_END \
+  });
 
 /* Few tokens: weights are decoded in registers, and kFusedRows rows share each load of x. */
 template <class Format, int Tokens>
-void fused_rows(const uint8_t *const *codes, const uint8_t *const *scales, int64_t scale_count, int64_t row_bytes, const float *const *x,
-                int64_t passes, float *results) {
+void fused_rows(const uint8_t *const *codes, const uint8_t *const *scales, int64_t scale_count, int64_t row_bytes,
+                const float *const *x, int64_t passes, float *results) {
   constexpr int P = Format::kPiece, R = kFusedRows;
   Floats acc[kGroups][R][Tokens];
   for (int group = 0; group < kGroups; ++group)
@@ -35,35 +36,40 @@ void fused_rows(const uint8_t *const *codes, const uint8_t *const *scales, int64
       Words words[4][R];
       Floats sum[R][Tokens];
       COLI_UNROLL(R, row)
-        Words transposed[4];
-        load_pieces(at[row] + group * kWidth * 16, transposed);
-        /* The same place in the next rows: four short streams are too many for the hardware's prefetcher (one core of a Zen 4: bf16 12 to 22 GB/s, fp4 6 to 11). */
-        COLI_UNROLL((kWidth * 16 + 63) / 64, line)
-          __builtin_prefetch(codes[row] + pass * kPassBytes + group * kWidth * 16 + line * 64 + ahead, 0, 2);
-        COLI_END
-        COLI_UNROLL(4, word) words[word][row] = transposed[word]; COLI_END
-        COLI_UNROLL(Tokens, token) sum[row][token] = Format::kScaled ? zero() : acc[group][row][token]; COLI_END
+      Words transposed[4];
+      load_pieces(at[row] + group * kWidth * 16, transposed);
+      /* The same place in the next rows: four short streams are too many for the hardware's prefetcher (one core of a Zen 4: bf16 12 to 22 GB/s, fp4 6 to 11). */
+      COLI_UNROLL((kWidth * 16 + 63) / 64, line)
+      __builtin_prefetch(codes[row] + pass * kPassBytes + group * kWidth * 16 + line * 64 + ahead, 0, 2);
+      COLI_END
+      COLI_UNROLL(4, word) words[word][row] = transposed[word];
+      COLI_END
+      COLI_UNROLL(Tokens, token) sum[row][token] = Format::kScaled ? zero() : acc[group][row][token];
+      COLI_END
       COLI_END
       const float *in_from[Tokens];
-      COLI_UNROLL(Tokens, token) in_from[token] = x[token] + offset; COLI_END
+      COLI_UNROLL(Tokens, token) in_from[token] = x[token] + offset;
+      COLI_END
       int64_t column = 0;
       for (int word = 0; word < 4; ++word) {
         Words left[R];
-        COLI_UNROLL(R, row) left[row] = words[word][row]; COLI_END
+        COLI_UNROLL(R, row) left[row] = words[word][row];
+        COLI_END
         for (int step = 0; step < Format::kPerWord; ++step, column += kWidth) {
           Floats in[Tokens];
-          COLI_UNROLL(Tokens, token) in[token] = load(in_from[token] + column); COLI_END
+          COLI_UNROLL(Tokens, token) in[token] = load(in_from[token] + column);
+          COLI_END
           COLI_UNROLL(R, row)
-            const Floats weight = Format::next(&left[row]);
-            COLI_UNROLL(Tokens, token) sum[row][token] = fma(weight, in[token], sum[row][token]); COLI_END
+          const Floats weight = Format::next(&left[row]);
+          COLI_UNROLL(Tokens, token) sum[row][token] = fma(weight, in[token], sum[row][token]);
+          COLI_END
           COLI_END
         }
       }
-      COLI_UNROLL(R, row) COLI_UNROLL(Tokens, token)
-        if constexpr (Format::kScaled)
-          acc[group][row][token] = fma(load(factors[row] + group * kWidth), sum[row][token], acc[group][row][token]);
-        else
-          acc[group][row][token] = sum[row][token];
+      COLI_UNROLL(R, row)
+      COLI_UNROLL(Tokens, token) if constexpr (Format::kScaled) acc[group][row][token] =
+          fma(load(factors[row] + group * kWidth), sum[row][token], acc[group][row][token]);
+      else acc[group][row][token] = sum[row][token];
       COLI_END COLI_END
     }
   }
@@ -78,39 +84,43 @@ void fused_rows(const uint8_t *const *codes, const uint8_t *const *scales, int64
 /* `passes` passes of Rows decoded rows against Tokens packed tokens, added to sums kept as [32] floats. Decoded rows and tokens
  * have one layout; factors are [pass][32] of each row. */
 template <int Rows, int Tokens, bool Scaled>
-inline void tile(const float *const *rows, const float *const *factors, const float *const *x, int piece, int64_t passes, float *const *acc) {
+inline void tile(const float *const *rows, const float *const *factors, const float *const *x, int piece,
+                 int64_t passes, float *const *acc) {
   for (int group = 0; group < kGroups; ++group) {
     Floats sum[Rows][Tokens];
-    COLI_UNROLL(Rows, row) COLI_UNROLL(Tokens, token)
-      sum[row][token] = Scaled ? zero() : load(acc[row * Tokens + token] + group * kWidth);
-    COLI_END COLI_END
-    const float *from[Rows], *in_from[Tokens];
+    COLI_UNROLL(Rows, row)
+    COLI_UNROLL(Tokens, token) sum[row][token] = Scaled ? zero() : load(acc[row * Tokens + token] + group * kWidth);
+    COLI_END COLI_END const float *from[Rows], *in_from[Tokens];
     for (int64_t pass = 0; pass < passes; ++pass) {
       const int64_t offset = (pass * kGroups + group) * piece * kWidth;
-      COLI_UNROLL(Rows, row) from[row] = rows[row] + offset; COLI_END
-      COLI_UNROLL(Tokens, token) in_from[token] = x[token] + offset; COLI_END
+      COLI_UNROLL(Rows, row) from[row] = rows[row] + offset;
+      COLI_END
+      COLI_UNROLL(Tokens, token) in_from[token] = x[token] + offset;
+      COLI_END
       for (int at = 0; at < piece * kWidth; at += kWidth) {
         Floats in[Tokens];
-        COLI_UNROLL(Tokens, token) in[token] = load(in_from[token] + at); COLI_END
+        COLI_UNROLL(Tokens, token) in[token] = load(in_from[token] + at);
+        COLI_END
         COLI_UNROLL(Rows, row)
-          const Floats weight = load(from[row] + at);
-          COLI_UNROLL(Tokens, token) sum[row][token] = fma(weight, in[token], sum[row][token]); COLI_END
+        const Floats weight = load(from[row] + at);
+        COLI_UNROLL(Tokens, token) sum[row][token] = fma(weight, in[token], sum[row][token]);
+        COLI_END
         COLI_END
       }
       if constexpr (Scaled) {
         COLI_UNROLL(Rows, row)
-          const Floats factor = load(factors[row] + pass * 32 + group * kWidth);
-          COLI_UNROLL(Tokens, token)
-            float *to = acc[row * Tokens + token] + group * kWidth;
-            store(to, fma(factor, sum[row][token], load(to)));
-            sum[row][token] = zero();
-          COLI_END
+        const Floats factor = load(factors[row] + pass * 32 + group * kWidth);
+        COLI_UNROLL(Tokens, token)
+        float *to = acc[row * Tokens + token] + group * kWidth;
+        store(to, fma(factor, sum[row][token], load(to)));
+        sum[row][token] = zero();
+        COLI_END
         COLI_END
       }
     }
     if constexpr (!Scaled) {
-      COLI_UNROLL(Rows, row) COLI_UNROLL(Tokens, token)
-        store(acc[row * Tokens + token] + group * kWidth, sum[row][token]);
+      COLI_UNROLL(Rows, row)
+      COLI_UNROLL(Tokens, token) store(acc[row * Tokens + token] + group * kWidth, sum[row][token]);
       COLI_END COLI_END
     }
   }
@@ -118,8 +128,8 @@ inline void tile(const float *const *rows, const float *const *factors, const fl
 
 /* tile() for 1 to kTileTokens tokens. */
 template <int Rows, bool Scaled, int Tokens = kTileTokens>
-inline void tile_tokens(int64_t tokens, const float *const *rows, const float *const *factors, const float *const *x, int piece, int64_t passes,
-                        float *const *acc) {
+inline void tile_tokens(int64_t tokens, const float *const *rows, const float *const *factors, const float *const *x,
+                        int piece, int64_t passes, float *const *acc) {
   if constexpr (Tokens > 1) {
     if (tokens < Tokens) return tile_tokens<Rows, Scaled, Tokens - 1>(tokens, rows, factors, x, piece, passes, acc);
   }
@@ -161,7 +171,8 @@ void put(const Target &target, int64_t token, int64_t row, float value) {
 }
 
 template <class Format, int Tokens>
-void product_fused(const Rows &weight, int64_t begin, int64_t end, const float *const *x, int64_t first_token, const Target &target) {
+void product_fused(const Rows &weight, int64_t begin, int64_t end, const float *const *x, int64_t first_token,
+                   const Target &target) {
   const int64_t passes = packed_cols<Format>(weight.cols) / pass_cols<Format>();
   for (int64_t row = begin; row < end; row += kFusedRows) {
     const uint8_t *codes[kFusedRows], *scales[kFusedRows];
@@ -173,7 +184,8 @@ void product_fused(const Rows &weight, int64_t begin, int64_t end, const float *
     }
     fused_rows<Format, Tokens>(codes, scales, weight.scale_count, weight.row_bytes, x, passes, results);
     for (int index = 0; index < kFusedRows && row + index < end; ++index)
-      for (int token = 0; token < Tokens; ++token) put(target, first_token + token, row + index, results[index * Tokens + token]);
+      for (int token = 0; token < Tokens; ++token)
+        put(target, first_token + token, row + index, results[index * Tokens + token]);
   }
 }
 
@@ -184,7 +196,8 @@ void decode_passes(const Rows &weight, int64_t row, int64_t first_pass, int64_t 
   PassTail tail;
   for (int64_t pass = 0; pass < passes; ++pass) {
     const uint8_t *codes = pass_codes(weight.codes_of(row), weight.row_bytes, first_pass + pass, &tail);
-    if constexpr (Format::kScaled) pass_factors<Format>(weight.scales_of(row), weight.scale_count, first_pass + pass, factors + pass * 32);
+    if constexpr (Format::kScaled)
+      pass_factors<Format>(weight.scales_of(row), weight.scale_count, first_pass + pass, factors + pass * 32);
     for (int group = 0; group < kGroups; ++group) {
       Words words[4];
       load_pieces(codes + group * kWidth * 16, words);
@@ -199,8 +212,8 @@ void decode_passes(const Rows &weight, int64_t row, int64_t first_pass, int64_t 
 
 /* Many tokens: a block of rows is decoded once, pass by pass, and used for all of up to kBlockTokens tokens. */
 template <class Format>
-void product_block(const Rows &weight, int64_t begin, int64_t end, const float *const *x, int64_t first_token, int64_t tokens, float *scratch,
-                   const Target &target) {
+void product_block(const Rows &weight, int64_t begin, int64_t end, const float *const *x, int64_t first_token,
+                   int64_t tokens, float *scratch, const Target &target) {
   const int64_t passes = packed_cols<Format>(weight.cols) / pass_cols<Format>();
   constexpr int64_t step = kBlockCols / pass_cols<Format>();
   float *decoded = scratch;
@@ -224,7 +237,8 @@ void product_block(const Rows &weight, int64_t begin, int64_t end, const float *
           for (int64_t index = 0; index < kTileRows; ++index) {
             from[index] = decoded + (row + index) * kBlockCols;
             scale[index] = factors + (row + index) * step * 32;
-            for (int64_t other = 0; other < width; ++other) to[index * width + other] = acc + ((row + index) * tokens + token + other) * 32;
+            for (int64_t other = 0; other < width; ++other)
+              to[index * width + other] = acc + ((row + index) * tokens + token + other) * 32;
           }
           tile_tokens<kTileRows, Format::kScaled>(width, from, scale, in, Format::kPiece, count, to);
         }
@@ -233,7 +247,8 @@ void product_block(const Rows &weight, int64_t begin, int64_t end, const float *
     for (int64_t row = 0; row < rows; ++row)
       for (int64_t token = 0; token < tokens; ++token) {
         Floats groups[kGroups];
-        for (int group = 0; group < kGroups; ++group) groups[group] = load(acc + (row * tokens + token) * 32 + group * kWidth);
+        for (int group = 0; group < kGroups; ++group)
+          groups[group] = load(acc + (row * tokens + token) * 32 + group * kWidth);
         put(target, first_token + token, block + row, reduce(groups));
       }
   }
@@ -241,8 +256,10 @@ void product_block(const Rows &weight, int64_t begin, int64_t end, const float *
 
 /* out(row, token, dot(row, x[token])) for rows [begin, end) and packed tokens; scratch holds kThreadScratchFloats. */
 template <class Format>
-void product_as(const coli_weight *weight, int64_t begin, int64_t end, const float *const *x, int64_t tokens, float *scratch, const Target &target) {
-  static_assert(kBlockRows * kBlockCols + kBlockRows * 32 * 32 + kBlockRows * kBlockTokens * 32 <= kThreadScratchFloats, "scratch");
+void product_as(const coli_weight *weight, int64_t begin, int64_t end, const float *const *x, int64_t tokens,
+                float *scratch, const Target &target) {
+  static_assert(kBlockRows * kBlockCols + kBlockRows * 32 * 32 + kBlockRows * kBlockTokens * 32 <= kThreadScratchFloats,
+                "scratch");
   const Rows rows(weight);
   for (int64_t first = 0; first < tokens; first += kBlockTokens) {
     const int64_t count = tokens - first < kBlockTokens ? tokens - first : kBlockTokens;
@@ -257,28 +274,29 @@ void product_as(const coli_weight *weight, int64_t begin, int64_t end, const flo
   }
 }
 
-
 /* Heads x Vectors of output channels, from channel `at`. */
 template <int Heads, int Vectors>
 void weigh_tile(const float *p, int64_t stride, const float *const *keys, int64_t count, int64_t at, float *const *y) {
   Floats acc[Heads][Vectors];
-  COLI_UNROLL(Heads, head) COLI_UNROLL(Vectors, vector) acc[head][vector] = zero(); COLI_END COLI_END
-  for (int64_t key = 0; key < count; ++key) {
+  COLI_UNROLL(Heads, head) COLI_UNROLL(Vectors, vector) acc[head][vector] = zero();
+  COLI_END COLI_END for (int64_t key = 0; key < count; ++key) {
     Floats value[Vectors];
-    COLI_UNROLL(Vectors, vector) value[vector] = load(keys[key] + at + vector * kWidth); COLI_END
+    COLI_UNROLL(Vectors, vector) value[vector] = load(keys[key] + at + vector * kWidth);
+    COLI_END
     COLI_UNROLL(Heads, head)
-      const Floats share = broadcast(p[head * stride + key]);
-      COLI_UNROLL(Vectors, vector) acc[head][vector] = fma(share, value[vector], acc[head][vector]); COLI_END
+    const Floats share = broadcast(p[head * stride + key]);
+    COLI_UNROLL(Vectors, vector) acc[head][vector] = fma(share, value[vector], acc[head][vector]);
+    COLI_END
     COLI_END
   }
-  COLI_UNROLL(Heads, head) COLI_UNROLL(Vectors, vector)
-    float *to = y[head] + at + vector * kWidth;
-    store(to, add(load(to), acc[head][vector]));
+  COLI_UNROLL(Heads, head) COLI_UNROLL(Vectors, vector) float *to = y[head] + at + vector * kWidth;
+  store(to, add(load(to), acc[head][vector]));
   COLI_END COLI_END
 }
 
 template <int Heads>
-void weigh_heads(const float *p, int64_t stride, const float *const *keys, int64_t count, int64_t width, float *const *y) {
+void weigh_heads(const float *p, int64_t stride, const float *const *keys, int64_t count, int64_t width,
+                 float *const *y) {
   constexpr int wide = kTileTokens;
   int64_t at = 0;
   for (; at + wide * kWidth <= width; at += wide * kWidth) weigh_tile<Heads, wide>(p, stride, keys, count, at, y);
@@ -293,16 +311,19 @@ void weigh_heads(const float *p, int64_t stride, const float *const *keys, int64
 
 }  // namespace
 
-void weigh(const float *p, int64_t stride, int64_t heads, const float *const *keys, int64_t count, int64_t width, float *const *y) {
+void weigh(const float *p, int64_t stride, int64_t heads, const float *const *keys, int64_t count, int64_t width,
+           float *const *y) {
   int64_t head = 0;
-  for (; head + kTileRows <= heads; head += kTileRows) weigh_heads<kTileRows>(p + head * stride, stride, keys, count, width, y + head);
+  for (; head + kTileRows <= heads; head += kTileRows)
+    weigh_heads<kTileRows>(p + head * stride, stride, keys, count, width, y + head);
   for (; head < heads; ++head) weigh_heads<1>(p + head * stride, stride, keys, count, width, y + head);
 }
 
 #undef COLI_UNROLL
 #undef COLI_END
 
-void product(const coli_weight *weight, int64_t begin, int64_t end, const float *const *x, int64_t tokens, float *scratch, const Target &target) {
+void product(const coli_weight *weight, int64_t begin, int64_t end, const float *const *x, int64_t tokens,
+             float *scratch, const Target &target) {
   switch (weight->format) {
     case COLI_FORMAT_F32:
       return product_as<F32>(weight, begin, end, x, tokens, scratch, target);
@@ -315,14 +336,16 @@ void product(const coli_weight *weight, int64_t begin, int64_t end, const float 
   }
 }
 
-void dots(const float *const *rows_a, int64_t count_a, const float *const *rows_b, int64_t count_b, int64_t packed, float *out, int64_t stride) {
+void dots(const float *const *rows_a, int64_t count_a, const float *const *rows_b, int64_t count_b, int64_t packed,
+          float *out, int64_t stride) {
   float sums[kTileRows * kTileTokens][32];
   for (int64_t a = 0; a < count_a; a += kTileRows)
     for (int64_t b = 0; b < count_b; b += kTileTokens) {
       const int64_t width = count_b - b < kTileTokens ? count_b - b : kTileTokens;
       const float *left[kTileRows];
       float *to[kTileRows * kTileTokens];
-      for (int64_t index = 0; index < kTileRows; ++index) left[index] = rows_a[a + index < count_a ? a + index : count_a - 1];
+      for (int64_t index = 0; index < kTileRows; ++index)
+        left[index] = rows_a[a + index < count_a ? a + index : count_a - 1];
       for (int64_t index = 0; index < kTileRows * width; ++index) {
         to[index] = sums[index];
         __builtin_memset(sums[index], 0, sizeof sums[index]);
@@ -331,7 +354,8 @@ void dots(const float *const *rows_a, int64_t count_a, const float *const *rows_
       for (int64_t row = 0; row < kTileRows && a + row < count_a; ++row)
         for (int64_t token = 0; token < width; ++token) {
           Floats groups[kGroups];
-          for (int group = 0; group < kGroups; ++group) groups[group] = load(sums[row * width + token] + group * kWidth);
+          for (int group = 0; group < kGroups; ++group)
+            groups[group] = load(sums[row * width + token] + group * kWidth);
           out[(a + row) * stride + b + token] = reduce(groups);
         }
     }

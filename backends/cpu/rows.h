@@ -22,7 +22,8 @@ static inline void norm_row(const float *x, const float *gain, float epsilon, in
 }
 
 /* Turn the last 2 * pairs of `width` channels. */
-static inline void rotate_row(const float *cosine, const float *sine, int64_t pairs, bool inverse, int64_t width, float *x) {
+static inline void rotate_row(const float *cosine, const float *sine, int64_t pairs, bool inverse, int64_t width,
+                              float *x) {
   float *turned = x + (width - 2 * pairs);
   for (int64_t pair = 0; pair < pairs; ++pair) {
     const float a = turned[2 * pair], b = turned[2 * pair + 1];

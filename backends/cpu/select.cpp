@@ -45,7 +45,8 @@ void select_row(const float *scores, int64_t count, int64_t most, int32_t *out) 
 
 }  // namespace
 
-coli_status top_k(coli_context *context, coli_stream *, const coli_matrix *scores, coli_matrix *selected, coli_error *error) {
+coli_status top_k(coli_context *context, coli_stream *, const coli_matrix *scores, coli_matrix *selected,
+                  coli_error *error) {
   const FloatState exact;
   COLI_TRY(check_floats(error, "scores", scores, kAny, kAny));
   COLI_TRY(check_range(error, "scores.cols", scores->cols, 0, INT32_MAX));
@@ -54,10 +55,12 @@ coli_status top_k(coli_context *context, coli_stream *, const coli_matrix *score
     for (int64_t col = 0; col < scores->cols; ++col) {
       const float value = row_of(scores, row)[col];
       if (value != value)
-        return fail(error, COLI_SITE_NONFINITE, "scores[%lld, %lld] is NaN", static_cast<long long>(row), static_cast<long long>(col));
+        return fail(error, COLI_SITE_NONFINITE, "scores[%lld, %lld] is NaN", static_cast<long long>(row),
+                    static_cast<long long>(col));
     }
   parallel(context, scores->rows, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row) select_row(row_of(scores, row), scores->cols, selected->cols, ints_of(selected, row));
+    for (int64_t row = begin; row < end; ++row)
+      select_row(row_of(scores, row), scores->cols, selected->cols, ints_of(selected, row));
   });
   return COLI_DONE;
 }
@@ -67,7 +70,8 @@ namespace {
 float rho_of(float logit) { return coli_sqrt(coli_softplus(logit)); }
 
 /* The ids of one token in ascending order. Each round finds the best one after the last pick in the order (value down, id up). */
-void pick_row(const float *logits, const float *bias, const int32_t *fixed, int64_t experts, int64_t count, int32_t *picks) {
+void pick_row(const float *logits, const float *bias, const int32_t *fixed, int64_t experts, int64_t count,
+              int32_t *picks) {
   float last = 0.0f;
   int64_t last_id = -1;
   for (int64_t pick = 0; pick < count; ++pick) {
@@ -100,8 +104,8 @@ float sum_picked(const float *logits, const int32_t *picks, int64_t count) {
 
 }  // namespace
 
-coli_status router(coli_context *context, coli_stream *, const coli_matrix *logits, const coli_matrix *bias, const coli_matrix *fixed, float scale,
-                   coli_matrix *picks, coli_matrix *weights, coli_error *error) {
+coli_status router(coli_context *context, coli_stream *, const coli_matrix *logits, const coli_matrix *bias,
+                   const coli_matrix *fixed, float scale, coli_matrix *picks, coli_matrix *weights, coli_error *error) {
   const FloatState exact;
   COLI_TRY(check_floats(error, "logits", logits, kAny, kAny));
   const int64_t tokens = logits->rows, experts = logits->cols;
@@ -110,20 +114,23 @@ coli_status router(coli_context *context, coli_stream *, const coli_matrix *logi
   const int64_t count = picks->cols;
   COLI_TRY(check_range(error, "picks.cols", count, 0, INT64_C(1) << 20));
   COLI_TRY(check_floats(error, "weights", weights, tokens, count));
-  if ((bias != nullptr) == (fixed != nullptr)) return fail(error, COLI_SITE_ARGUMENT, "exactly one of bias and fixed must be given");
+  if ((bias != nullptr) == (fixed != nullptr))
+    return fail(error, COLI_SITE_ARGUMENT, "exactly one of bias and fixed must be given");
   if (bias) {
     COLI_TRY(check_floats(error, "bias", bias, 1, experts));
     COLI_TRY(check_range(error, "picks.cols", count, 0, experts));
     for (int64_t id = 0; id < experts; ++id)
-      if (!is_finite(row_of(bias, 0)[id])) return fail(error, COLI_SITE_NONFINITE, "bias[%lld] is not finite", static_cast<long long>(id));
+      if (!is_finite(row_of(bias, 0)[id]))
+        return fail(error, COLI_SITE_NONFINITE, "bias[%lld] is not finite", static_cast<long long>(id));
   } else {
     COLI_TRY(check_matrix(error, "fixed", fixed, tokens, count, COLI_TYPE_I32));
     for (int64_t token = 0; token < tokens; ++token)
       for (int64_t pick = 0; pick < count; ++pick) {
         const int32_t id = ints_of(fixed, token)[pick];
         if (id < 0 || id >= experts)
-          return fail(error, COLI_SITE_ARGUMENT, "fixed[%lld, %lld] is %d, expected 0 to %lld", static_cast<long long>(token),
-                      static_cast<long long>(pick), id, static_cast<long long>(experts) - 1);
+          return fail(error, COLI_SITE_ARGUMENT, "fixed[%lld, %lld] is %d, expected 0 to %lld",
+                      static_cast<long long>(token), static_cast<long long>(pick), id,
+                      static_cast<long long>(experts) - 1);
       }
   }
   bool tiny = false; /* a logit below -60: the picked rho might add up to zero */
@@ -131,14 +138,17 @@ coli_status router(coli_context *context, coli_stream *, const coli_matrix *logi
     for (int64_t id = 0; id < experts; ++id) {
       const float logit = row_of(logits, token)[id];
       if (!is_finite(logit))
-        return fail(error, COLI_SITE_NONFINITE, "logits[%lld, %lld] is not finite", static_cast<long long>(token), static_cast<long long>(id));
+        return fail(error, COLI_SITE_NONFINITE, "logits[%lld, %lld] is not finite", static_cast<long long>(token),
+                    static_cast<long long>(id));
       tiny = tiny || logit < -60.0f;
     }
   for (int64_t token = 0; tiny && count > 0 && token < tokens; ++token) {
     int32_t *chosen = reinterpret_cast<int32_t *>(shared_scratch(context));
-    pick_row(row_of(logits, token), bias ? row_of(bias, 0) : nullptr, fixed ? ints_of(fixed, token) : nullptr, experts, count, chosen);
+    pick_row(row_of(logits, token), bias ? row_of(bias, 0) : nullptr, fixed ? ints_of(fixed, token) : nullptr, experts,
+             count, chosen);
     if (!(sum_picked(row_of(logits, token), chosen, count) > 0.0f))
-      return fail(error, COLI_SITE_NONFINITE, "the picked rho of token %lld add up to zero", static_cast<long long>(token));
+      return fail(error, COLI_SITE_NONFINITE, "the picked rho of token %lld add up to zero",
+                  static_cast<long long>(token));
   }
   parallel(context, tokens, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t token = begin; token < end; ++token) {
@@ -146,7 +156,8 @@ coli_status router(coli_context *context, coli_stream *, const coli_matrix *logi
       int32_t *out = ints_of(picks, token);
       pick_row(row, bias ? row_of(bias, 0) : nullptr, fixed ? ints_of(fixed, token) : nullptr, experts, count, out);
       const float sum = sum_picked(row, out, count);
-      for (int64_t pick = 0; pick < count; ++pick) row_of(weights, token)[pick] = (rho_of(row[out[pick]]) / sum) * scale;
+      for (int64_t pick = 0; pick < count; ++pick)
+        row_of(weights, token)[pick] = (rho_of(row[out[pick]]) / sum) * scale;
     }
   });
   return COLI_DONE;

@@ -35,9 +35,10 @@ void unmap_bytes(void *memory, uint64_t bytes) {
 
 bool machine_has_level() {
 #if defined(COLI_CPU_X86_64_V4)
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
-         __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("bmi2");
 #elif defined(COLI_CPU_X86_64_V3)
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
 #else
@@ -82,11 +83,13 @@ bool has_fp8_nan(coli_context *context, const uint8_t *codes, int64_t count) {
 coli_status describe(coli_context *context, const coli_weight_desc *desc, coli_weight *made, coli_error *error) {
   if (!context || !desc) return fail(error, COLI_SITE_ARGUMENT, "context or desc is null");
   if (desc->size < sizeof(coli_weight_desc))
-    return fail(error, COLI_SITE_ARGUMENT, "desc.size is %u, expected %u", desc->size, static_cast<unsigned>(sizeof(coli_weight_desc)));
+    return fail(error, COLI_SITE_ARGUMENT, "desc.size is %u, expected %u", desc->size,
+                static_cast<unsigned>(sizeof(coli_weight_desc)));
   const int64_t rows = desc->rows, cols = desc->cols;
   constexpr int64_t most = INT64_C(1) << 47;
   if (rows < 0 || cols < 0 || (cols > 0 && rows > most / cols))
-    return fail(error, COLI_SITE_ARGUMENT, "weight of %lld x %lld", static_cast<long long>(rows), static_cast<long long>(cols));
+    return fail(error, COLI_SITE_ARGUMENT, "weight of %lld x %lld", static_cast<long long>(rows),
+                static_cast<long long>(cols));
   int64_t code_bytes = 0, scale_cols = 0, scale_rows = 0;
   int highest = 0;
   switch (desc->format) {
@@ -104,7 +107,8 @@ coli_status describe(coli_context *context, const coli_weight_desc *desc, coli_w
       break;
     case COLI_FORMAT_FP4_GROUP:
       if (cols % 32 != 0)
-        return fail(error, COLI_SITE_ARGUMENT, "fp4 weight has %lld cols, expected a multiple of 32", static_cast<long long>(cols));
+        return fail(error, COLI_SITE_ARGUMENT, "fp4 weight has %lld cols, expected a multiple of 32",
+                    static_cast<long long>(cols));
       code_bytes = rows * cols / 2;
       scale_rows = rows;
       scale_cols = cols / 32;
@@ -115,12 +119,13 @@ coli_status describe(coli_context *context, const coli_weight_desc *desc, coli_w
   }
   const int64_t scale_bytes = scale_rows * scale_cols;
   if (desc->codes_bytes != static_cast<uint64_t>(code_bytes) || (code_bytes > 0 && !desc->codes))
-    return fail(error, COLI_SITE_ARGUMENT, "codes hold %llu bytes, expected %lld for %lld x %lld", static_cast<unsigned long long>(desc->codes_bytes),
-                static_cast<long long>(code_bytes), static_cast<long long>(rows), static_cast<long long>(cols));
+    return fail(error, COLI_SITE_ARGUMENT, "codes hold %llu bytes, expected %lld for %lld x %lld",
+                static_cast<unsigned long long>(desc->codes_bytes), static_cast<long long>(code_bytes),
+                static_cast<long long>(rows), static_cast<long long>(cols));
   if (desc->scales_bytes != static_cast<uint64_t>(scale_bytes) || (scale_bytes > 0 && !desc->scales))
     return fail(error, COLI_SITE_ARGUMENT, "scales hold %llu bytes, expected %lld for %lld x %lld",
-                static_cast<unsigned long long>(desc->scales_bytes), static_cast<long long>(scale_bytes), static_cast<long long>(rows),
-                static_cast<long long>(cols));
+                static_cast<unsigned long long>(desc->scales_bytes), static_cast<long long>(scale_bytes),
+                static_cast<long long>(rows), static_cast<long long>(cols));
   const uint8_t *scales = static_cast<const uint8_t *>(desc->scales);
   for (int64_t row = 0; row < scale_rows; ++row) {
     int worst = 0;
@@ -131,8 +136,8 @@ coli_status describe(coli_context *context, const coli_weight_desc *desc, coli_w
     if (worst <= highest) continue;
     int64_t col = 0;
     while (scales[row * scale_cols + col] <= highest) ++col;
-    return fail(error, COLI_SITE_SCALE, "scale code %d at row %lld, col %lld of the scales, expected 0 to %d", scales[row * scale_cols + col],
-                static_cast<long long>(row), static_cast<long long>(col), highest);
+    return fail(error, COLI_SITE_SCALE, "scale code %d at row %lld, col %lld of the scales, expected 0 to %d",
+                scales[row * scale_cols + col], static_cast<long long>(row), static_cast<long long>(col), highest);
   }
   made->format = desc->format;
   made->rows = rows;
@@ -148,15 +153,17 @@ coli_status describe(coli_context *context, const coli_weight_desc *desc, coli_w
 coli_status context_create(const coli_context_config *config, coli_context **context, coli_error *error) {
   if (!config || !context) return fail(error, COLI_SITE_ARGUMENT, "config or context is null");
   if (config->size < sizeof(coli_context_config))
-    return fail(error, COLI_SITE_ARGUMENT, "config.size is %u, expected %u", config->size, static_cast<unsigned>(sizeof(coli_context_config)));
+    return fail(error, COLI_SITE_ARGUMENT, "config.size is %u, expected %u", config->size,
+                static_cast<unsigned>(sizeof(coli_context_config)));
   COLI_TRY(check_range(error, "threads", config->threads, 1, 4096));
   COLI_TRY(check_range(error, "device", config->device, 0, 0));
-  if (!machine_has_level()) return decline(error, COLI_REASON_DEVICE, "this processor lacks the instructions of %s", COLI_CPU_NAME);
+  if (!machine_has_level())
+    return decline(error, COLI_REASON_DEVICE, "this processor lacks the instructions of %s", COLI_CPU_NAME);
   const uint64_t thread_bytes = kThreadScratchBytes * static_cast<uint64_t>(config->threads);
   if (config->workspace_bytes < COLI_WORKSPACE_BYTES(config->threads) || config->workspace_bytes > (UINT64_C(1) << 46))
     return fail(error, COLI_SITE_ARGUMENT, "workspace_bytes is %llu, expected at least %llu for %d threads",
-                static_cast<unsigned long long>(config->workspace_bytes), static_cast<unsigned long long>(COLI_WORKSPACE_BYTES(config->threads)),
-                config->threads);
+                static_cast<unsigned long long>(config->workspace_bytes),
+                static_cast<unsigned long long>(COLI_WORKSPACE_BYTES(config->threads)), config->threads);
   coli_context *made = static_cast<coli_context *>(calloc(1, sizeof(coli_context)));
   if (!made) return fail(error, COLI_SITE_MEMORY, "no memory for a context");
   made->threads = config->threads;
@@ -167,8 +174,8 @@ coli_status context_create(const coli_context_config *config, coli_context **con
   if (!made->pool) {
     unmap_bytes(made->workspace, made->workspace_bytes);
     free(made);
-    return fail(error, COLI_SITE_MEMORY, "cannot have %llu bytes of workspace and %d threads", static_cast<unsigned long long>(config->workspace_bytes),
-                config->threads);
+    return fail(error, COLI_SITE_MEMORY, "cannot have %llu bytes of workspace and %d threads",
+                static_cast<unsigned long long>(config->workspace_bytes), config->threads);
   }
   *context = made;
   return COLI_DONE;
@@ -177,7 +184,8 @@ coli_status context_create(const coli_context_config *config, coli_context **con
 coli_status context_destroy(coli_context *context, coli_error *error) {
   if (!context) return fail(error, COLI_SITE_ARGUMENT, "context is null");
   if (context->weights != 0)
-    return fail(error, COLI_SITE_ARGUMENT, "%llu weights are still bound", static_cast<unsigned long long>(context->weights));
+    return fail(error, COLI_SITE_ARGUMENT, "%llu weights are still bound",
+                static_cast<unsigned long long>(context->weights));
   pool_destroy(context->pool);
   unmap_bytes(context->workspace, context->workspace_bytes);
   free(context);
@@ -185,7 +193,8 @@ coli_status context_destroy(coli_context *context, coli_error *error) {
 }
 
 coli_status device_info(coli_context *context, coli_device_info *info, coli_error *error) {
-  if (!context || !info || info->size < sizeof(coli_device_info)) return fail(error, COLI_SITE_ARGUMENT, "context or info is null, or info.size too small");
+  if (!context || !info || info->size < sizeof(coli_device_info))
+    return fail(error, COLI_SITE_ARGUMENT, "context or info is null, or info.size too small");
   info->compute_major = 0;
   info->compute_minor = 0;
   info->integrated = 1;
@@ -194,7 +203,8 @@ coli_status device_info(coli_context *context, coli_device_info *info, coli_erro
 }
 
 coli_status memory_info(coli_context *context, coli_memory_info *info, coli_error *error) {
-  if (!context || !info || info->size < sizeof(coli_memory_info)) return fail(error, COLI_SITE_ARGUMENT, "context or info is null, or info.size too small");
+  if (!context || !info || info->size < sizeof(coli_memory_info))
+    return fail(error, COLI_SITE_ARGUMENT, "context or info is null, or info.size too small");
   info->reserved = 0;
   info->total_bytes = 0;
   info->free_bytes = 0;
@@ -219,14 +229,15 @@ coli_status weight_upload(coli_context *context, coli_stream *, coli_weight *wei
   return COLI_DONE;
 }
 
-coli_status weight_refill(coli_context *context, coli_stream *, coli_weight *weight, const coli_weight_desc *desc, coli_error *error) {
+coli_status weight_refill(coli_context *context, coli_stream *, coli_weight *weight, const coli_weight_desc *desc,
+                          coli_error *error) {
   if (!weight) return fail(error, COLI_SITE_ARGUMENT, "weight is null");
   coli_weight made = {};
   COLI_TRY(describe(context, desc, &made, error));
   if (made.format != weight->format || made.rows != weight->rows || made.cols != weight->cols)
-    return fail(error, COLI_SITE_ARGUMENT, "refill has format %d, %lld x %lld; the weight has format %d, %lld x %lld", made.format,
-                static_cast<long long>(made.rows), static_cast<long long>(made.cols), weight->format, static_cast<long long>(weight->rows),
-                static_cast<long long>(weight->cols));
+    return fail(error, COLI_SITE_ARGUMENT, "refill has format %d, %lld x %lld; the weight has format %d, %lld x %lld",
+                made.format, static_cast<long long>(made.rows), static_cast<long long>(made.cols), weight->format,
+                static_cast<long long>(weight->rows), static_cast<long long>(weight->cols));
   *weight = made;
   return COLI_DONE;
 }
@@ -263,9 +274,11 @@ coli_status buffer_release(coli_context *context, void *data, coli_error *error)
   return COLI_DONE;
 }
 
-coli_status buffer_copy(coli_context *context, coli_stream *, const coli_matrix *source, coli_matrix *target, coli_error *error) {
+coli_status buffer_copy(coli_context *context, coli_stream *, const coli_matrix *source, coli_matrix *target,
+                        coli_error *error) {
   if (!context || !source) return fail(error, COLI_SITE_ARGUMENT, "context or source is null");
-  COLI_TRY(check_matrix(error, "source", source, kAny, kAny, source->type == COLI_TYPE_I32 ? COLI_TYPE_I32 : COLI_TYPE_F32));
+  COLI_TRY(
+      check_matrix(error, "source", source, kAny, kAny, source->type == COLI_TYPE_I32 ? COLI_TYPE_I32 : COLI_TYPE_F32));
   COLI_TRY(check_matrix(error, "target", target, source->rows, source->cols, source->type));
   for (int64_t row = 0; row < source->rows; ++row)
     __builtin_memcpy(row_of(target, row), row_of(source, row), static_cast<size_t>(source->cols) * 4);

@@ -23,8 +23,12 @@ static inline Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(
 static inline Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
 static inline Floats smaller(Floats a, Floats b) { return _mm256_min_ps(a, b); }
 static inline Floats as_floats(Words value) { return _mm256_castsi256_ps(value); }
-static inline Words and_words(Words value, uint32_t mask) { return _mm256_and_si256(value, _mm256_set1_epi32(static_cast<int>(mask))); }
-static inline Words or_words(Words value, uint32_t mask) { return _mm256_or_si256(value, _mm256_set1_epi32(static_cast<int>(mask))); }
+static inline Words and_words(Words value, uint32_t mask) {
+  return _mm256_and_si256(value, _mm256_set1_epi32(static_cast<int>(mask)));
+}
+static inline Words or_words(Words value, uint32_t mask) {
+  return _mm256_or_si256(value, _mm256_set1_epi32(static_cast<int>(mask)));
+}
 template <int Count>
 static inline Words shift_left(Words value) {
   return _mm256_slli_epi32(value, Count);
@@ -39,7 +43,8 @@ static inline Floats with_sign(Floats magnitude, Words sign) {
 
 static inline void load_pieces(const uint8_t *from, Words out[4]) {
   const __m256i *at = reinterpret_cast<const __m256i *>(from);
-  const __m256i a = _mm256_loadu_si256(at), b = _mm256_loadu_si256(at + 1), c = _mm256_loadu_si256(at + 2), d = _mm256_loadu_si256(at + 3);
+  const __m256i a = _mm256_loadu_si256(at), b = _mm256_loadu_si256(at + 1), c = _mm256_loadu_si256(at + 2),
+                d = _mm256_loadu_si256(at + 3);
   const __m256i ab_low = _mm256_unpacklo_epi32(a, b), ab_high = _mm256_unpackhi_epi32(a, b);
   const __m256i cd_low = _mm256_unpacklo_epi32(c, d), cd_high = _mm256_unpackhi_epi32(c, d);
   out[0] = _mm256_unpacklo_epi64(ab_low, cd_low);
@@ -51,7 +56,8 @@ static inline void load_pieces(const uint8_t *from, Words out[4]) {
 static inline Floats load_factors(const uint8_t *scales, uint32_t bias) {
   const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 0, 0, 0, 0, 0, 0, 0, 0);
   const __m128i bytes = _mm_shuffle_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(scales)), order);
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtepu8_epi32(bytes), _mm256_set1_epi32(static_cast<int>(bias))), 23));
+  return _mm256_castsi256_ps(
+      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtepu8_epi32(bytes), _mm256_set1_epi32(static_cast<int>(bias))), 23));
 }
 
 static inline Floats block_factors(float first, float second) {

@@ -8,9 +8,9 @@
 namespace coli_cpu {
 
 constexpr int kWidth = 16;
-constexpr int kTileRows = 4;   /* batch: rows x tokens of sums in registers */
+constexpr int kTileRows = 4; /* batch: rows x tokens of sums in registers */
 constexpr int kTileTokens = 6;
-constexpr int kFusedRows = 4;  /* decode without a buffer: rows that share one load of x */
+constexpr int kFusedRows = 4; /* decode without a buffer: rows that share one load of x */
 
 typedef __m512 Floats;
 typedef __m512i Words;
@@ -23,8 +23,12 @@ static inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(
 static inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
 static inline Floats smaller(Floats a, Floats b) { return _mm512_min_ps(a, b); }
 static inline Floats as_floats(Words value) { return _mm512_castsi512_ps(value); }
-static inline Words and_words(Words value, uint32_t mask) { return _mm512_and_si512(value, _mm512_set1_epi32(static_cast<int>(mask))); }
-static inline Words or_words(Words value, uint32_t mask) { return _mm512_or_si512(value, _mm512_set1_epi32(static_cast<int>(mask))); }
+static inline Words and_words(Words value, uint32_t mask) {
+  return _mm512_and_si512(value, _mm512_set1_epi32(static_cast<int>(mask)));
+}
+static inline Words or_words(Words value, uint32_t mask) {
+  return _mm512_or_si512(value, _mm512_set1_epi32(static_cast<int>(mask)));
+}
 template <int Count>
 static inline Words shift_left(Words value) {
   return _mm512_slli_epi32(value, Count);
@@ -34,12 +38,14 @@ static inline Words shift_right(Words value) {
   return _mm512_srli_epi32(value, Count);
 }
 static inline Floats with_sign(Floats magnitude, Words sign) { /* the top bit of `sign` */
-  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_castps_si512(magnitude), sign, _mm512_set1_epi32(INT32_MIN), 0xf8)); /* a | (b & c) */
+  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_castps_si512(magnitude), sign,
+                                                       _mm512_set1_epi32(INT32_MIN), 0xf8)); /* a | (b & c) */
 }
 
 /* 4 x 4 dwords in each 128-bit block: out[j] holds dword j of kWidth pieces of 16 bytes. */
 static inline void load_pieces(const uint8_t *from, Words out[4]) {
-  const __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 64), c = _mm512_loadu_si512(from + 128), d = _mm512_loadu_si512(from + 192);
+  const __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 64), c = _mm512_loadu_si512(from + 128),
+                d = _mm512_loadu_si512(from + 192);
   const __m512i ab_low = _mm512_unpacklo_epi32(a, b), ab_high = _mm512_unpackhi_epi32(a, b);
   const __m512i cd_low = _mm512_unpacklo_epi32(c, d), cd_high = _mm512_unpackhi_epi32(c, d);
   out[0] = _mm512_unpacklo_epi64(ab_low, cd_low);
@@ -52,7 +58,8 @@ static inline void load_pieces(const uint8_t *from, Words out[4]) {
 static inline Floats load_factors(const uint8_t *scales, uint32_t bias) {
   const __m128i order = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   const __m128i bytes = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i *>(scales)), order);
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(static_cast<int>(bias))), 23));
+  return _mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(static_cast<int>(bias))), 23));
 }
 
 /* One factor for each 8 lanes of a group: two of them where a group has 16. */
@@ -62,7 +69,8 @@ static inline Floats block_factors(float first, float second) {
 
 /* e2m1 / 2 of the lowest nibble of each dword: a table of 16, of whose index the instruction reads four bits. */
 static inline Floats fp4_values(Words codes) {
-  const __m512 table = _mm512_setr_ps(0.0f, 0.25f, 0.5f, 0.75f, 1.0f, 1.5f, 2.0f, 3.0f, -0.0f, -0.25f, -0.5f, -0.75f, -1.0f, -1.5f, -2.0f, -3.0f);
+  const __m512 table = _mm512_setr_ps(0.0f, 0.25f, 0.5f, 0.75f, 1.0f, 1.5f, 2.0f, 3.0f, -0.0f, -0.25f, -0.5f, -0.75f,
+                                      -1.0f, -1.5f, -2.0f, -3.0f);
   return _mm512_permutexvar_ps(codes, table);
 }
 

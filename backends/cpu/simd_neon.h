@@ -62,11 +62,14 @@ static inline Floats block_factors(float first, float second) {
 
 /* The top byte of each of the 16 values decides it but for 0.75 and 3: two byte tables give the upper half of the float. */
 static inline Floats fp4_values(Words codes) {
-  static const uint8_t high[16] = {0x00, 0x3e, 0x3f, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x80, 0xbe, 0xbf, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0};
-  static const uint8_t low[16] = {0x00, 0x80, 0x00, 0x40, 0x80, 0xc0, 0x00, 0x40, 0x00, 0x80, 0x00, 0x40, 0x80, 0xc0, 0x00, 0x40};
+  static const uint8_t high[16] = {0x00, 0x3e, 0x3f, 0x3f, 0x3f, 0x3f, 0x40, 0x40,
+                                   0x80, 0xbe, 0xbf, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0};
+  static const uint8_t low[16] = {0x00, 0x80, 0x00, 0x40, 0x80, 0xc0, 0x00, 0x40,
+                                  0x00, 0x80, 0x00, 0x40, 0x80, 0xc0, 0x00, 0x40};
   const uint32x4_t code = and_words(codes, 15u);
   const uint8x16_t index = vreinterpretq_u8_u32(code);
-  const uint32x4_t top = vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(high), index)), next = vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(low), index));
+  const uint32x4_t top = vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(high), index)),
+                   next = vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(low), index));
   return vreinterpretq_f32_u32(vorrq_u32(vshlq_n_u32(top, 24), vshlq_n_u32(and_words(next, 255u), 16)));
 }
 

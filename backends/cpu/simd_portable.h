@@ -96,8 +96,7 @@ static inline Floats with_sign(Floats magnitude, Words sign) {
 }
 
 static inline void load_pieces(const uint8_t *from, Words out[4]) {
-  for (int word = 0; word < 4; ++word)
-    COLI_EACH __builtin_memcpy(&out[word].at[lane], from + 16 * lane + 4 * word, 4);
+  for (int word = 0; word < 4; ++word) COLI_EACH __builtin_memcpy(&out[word].at[lane], from + 16 * lane + 4 * word, 4);
 }
 
 static inline Floats load_factors(const uint8_t *scales, uint32_t bias) {
@@ -112,7 +111,8 @@ static inline Floats block_factors(float first, float second) {
 }
 
 static inline Floats fp4_values(Words codes) {
-  static const float table[16] = {0.0f, 0.25f, 0.5f, 0.75f, 1.0f, 1.5f, 2.0f, 3.0f, -0.0f, -0.25f, -0.5f, -0.75f, -1.0f, -1.5f, -2.0f, -3.0f};
+  static const float table[16] = {0.0f,  0.25f,  0.5f,  0.75f,  1.0f,  1.5f,  2.0f,  3.0f,
+                                  -0.0f, -0.25f, -0.5f, -0.75f, -1.0f, -1.5f, -2.0f, -3.0f};
   Floats made;
   COLI_EACH made.at[lane] = table[codes.at[lane] & 15u];
   return made;

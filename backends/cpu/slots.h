@@ -7,7 +7,8 @@
 namespace coli_cpu {
 
 #define COLI_SERVICE(requirement, name, ...) coli_status name(__VA_ARGS__, coli_error *error);
-#define COLI_STAGE(requirement, name, ...) coli_status name(coli_context *context, coli_stream *stream, __VA_ARGS__, coli_error *error);
+#define COLI_STAGE(requirement, name, ...) \
+  coli_status name(coli_context *context, coli_stream *stream, __VA_ARGS__, coli_error *error);
 #include "../abi/coli_slots.inc"
 #undef COLI_SERVICE
 #undef COLI_STAGE

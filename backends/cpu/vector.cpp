@@ -6,8 +6,8 @@
 
 namespace coli_cpu {
 
-coli_status rms_norm(coli_context *context, coli_stream *, const coli_matrix *x, const coli_matrix *gain, float epsilon, coli_matrix *y,
-                     coli_error *error) {
+coli_status rms_norm(coli_context *context, coli_stream *, const coli_matrix *x, const coli_matrix *gain, float epsilon,
+                     coli_matrix *y, coli_error *error) {
   const FloatState exact;
   COLI_TRY(check_floats(error, "x", x, kAny, kAny));
   if (gain) COLI_TRY(check_floats(error, "gain", gain, 1, x->cols));
@@ -19,14 +19,14 @@ coli_status rms_norm(coli_context *context, coli_stream *, const coli_matrix *x,
   return COLI_DONE;
 }
 
-coli_status rope(coli_context *context, coli_stream *, const coli_matrix *cosine, const coli_matrix *sine, int64_t heads, int64_t inverse,
-                 coli_matrix *x, coli_error *error) {
+coli_status rope(coli_context *context, coli_stream *, const coli_matrix *cosine, const coli_matrix *sine,
+                 int64_t heads, int64_t inverse, coli_matrix *x, coli_error *error) {
   const FloatState exact;
   COLI_TRY(check_floats(error, "x", x, kAny, kAny));
   COLI_TRY(check_range(error, "heads", heads, 1, x->cols > 0 ? x->cols : 1));
   if (x->cols % heads != 0)
-    return fail(error, COLI_SITE_ARGUMENT, "heads is %lld, expected a divisor of %lld cols", static_cast<long long>(heads),
-                static_cast<long long>(x->cols));
+    return fail(error, COLI_SITE_ARGUMENT, "heads is %lld, expected a divisor of %lld cols",
+                static_cast<long long>(heads), static_cast<long long>(x->cols));
   COLI_TRY(check_floats(error, "cosine", cosine, x->rows, kAny));
   COLI_TRY(check_floats(error, "sine", sine, x->rows, cosine->cols));
   const int64_t width = x->cols / heads;
@@ -34,14 +34,15 @@ coli_status rope(coli_context *context, coli_stream *, const coli_matrix *cosine
   parallel(context, x->rows * heads, 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t row = item / heads;
-      rotate_row(row_of(cosine, row), row_of(sine, row), cosine->cols, inverse != 0, width, row_of(x, row) + item % heads * width);
+      rotate_row(row_of(cosine, row), row_of(sine, row), cosine->cols, inverse != 0, width,
+                 row_of(x, row) + item % heads * width);
     }
   });
   return COLI_DONE;
 }
 
-coli_status swiglu(coli_context *context, coli_stream *, const coli_matrix *gate, const coli_matrix *up, float limit, coli_matrix *y,
-                   coli_error *error) {
+coli_status swiglu(coli_context *context, coli_stream *, const coli_matrix *gate, const coli_matrix *up, float limit,
+                   coli_matrix *y, coli_error *error) {
   const FloatState exact;
   COLI_TRY(check_floats(error, "gate", gate, kAny, kAny));
   COLI_TRY(check_floats(error, "up", up, gate->rows, gate->cols));
@@ -106,19 +107,20 @@ float round_e2m1(float value) {
 }
 
 template <class Round>
-coli_status round_groups(coli_context *context, const coli_matrix *x, int64_t group, float floor, float largest, float inverse, const Round &round, coli_matrix *y,
-                         coli_error *error) {
+coli_status round_groups(coli_context *context, const coli_matrix *x, int64_t group, float floor, float largest,
+                         float inverse, const Round &round, coli_matrix *y, coli_error *error) {
   const FloatState exact;
   COLI_TRY(check_floats(error, "x", x, kAny, kAny));
   COLI_TRY(check_range(error, "group", group, 1, INT64_C(1) << 40));
   if (x->cols % group != 0)
-    return fail(error, COLI_SITE_ARGUMENT, "group is %lld, expected a divisor of %lld cols", static_cast<long long>(group),
-                static_cast<long long>(x->cols));
+    return fail(error, COLI_SITE_ARGUMENT, "group is %lld, expected a divisor of %lld cols",
+                static_cast<long long>(group), static_cast<long long>(x->cols));
   COLI_TRY(check_floats(error, "y", y, x->rows, x->cols));
   for (int64_t row = 0; row < x->rows; ++row)
     for (int64_t col = 0; col < x->cols; ++col)
       if (!is_finite(row_of(x, row)[col]))
-        return fail(error, COLI_SITE_NONFINITE, "x[%lld, %lld] is not finite", static_cast<long long>(row), static_cast<long long>(col));
+        return fail(error, COLI_SITE_NONFINITE, "x[%lld, %lld] is not finite", static_cast<long long>(row),
+                    static_cast<long long>(col));
   const int64_t groups = x->cols / group;
   parallel(context, x->rows * groups, 8, [&](int64_t begin, int64_t end, int) {
     for (int64_t item = begin; item < end; ++item) {
@@ -142,12 +144,15 @@ coli_status round_groups(coli_context *context, const coli_matrix *x, int64_t gr
 
 }  // namespace
 
-coli_status round_fp8(coli_context *context, coli_stream *, const coli_matrix *x, int64_t group, coli_matrix *y, coli_error *error) {
+coli_status round_fp8(coli_context *context, coli_stream *, const coli_matrix *x, int64_t group, coli_matrix *y,
+                      coli_error *error) {
   return round_groups(context, x, group, 1e-4f, 448.0f, 1.0f / 448.0f, round_e4m3, y, error);
 }
 
-coli_status round_fp4(coli_context *context, coli_stream *, const coli_matrix *x, int64_t group, coli_matrix *y, coli_error *error) {
-  return round_groups(context, x, group, 7.05296610513316e-38f, 6.0f, 1.0f / 6.0f, round_e2m1, y, error); /* 6 * 2^-126 */
+coli_status round_fp4(coli_context *context, coli_stream *, const coli_matrix *x, int64_t group, coli_matrix *y,
+                      coli_error *error) {
+  return round_groups(context, x, group, 7.05296610513316e-38f, 6.0f, 1.0f / 6.0f, round_e2m1, y,
+                      error); /* 6 * 2^-126 */
 }
 
 coli_status hadamard(coli_context *context, coli_stream *, const coli_matrix *x, coli_matrix *y, coli_error *error) {

@@ -19,17 +19,17 @@ namespace py = pybind11;
 
 /* Where an argument stands, for messages. */
 struct Site {
-  const char* stage;
-  const std::string& argument;
+  const char *stage;
+  const std::string &argument;
 
-  std::string text(const std::string& what) const { return std::string(stage) + ": " + argument + ": " + what; }
+  std::string text(const std::string &what) const { return std::string(stage) + ": " + argument + ": " + what; }
 };
 
-inline std::string type_name(PyObject* value) { return Py_TYPE(value)->tp_name; }
+inline std::string type_name(PyObject *value) { return Py_TYPE(value)->tp_name; }
 
 /* Describe a numpy array as a matrix without a copy: 1-D is one row, leading dimensions that are contiguous among
  * themselves collapse into rows. */
-inline coli_matrix describe_array(PyObject* value, bool output, const Site& site) {
+inline coli_matrix describe_array(PyObject *value, bool output, const Site &site) {
   if (!py::isinstance<py::array>(value))
     throw py::type_error(site.text("expected a numpy array, got " + type_name(value)));
   const auto array = py::reinterpret_borrow<py::array>(value);
@@ -52,7 +52,7 @@ inline coli_matrix describe_array(PyObject* value, bool output, const Site& site
   matrix.rows = 1;
   for (py::ssize_t d = 0; d + 1 < dims; ++d) matrix.rows *= shape[d];
   matrix.stride = matrix.cols;
-  matrix.data = const_cast<void*>(array.data());
+  matrix.data = const_cast<void *>(array.data());
   if (matrix.rows == 0 || matrix.cols == 0) return matrix;
   if (reinterpret_cast<uintptr_t>(matrix.data) % 4) throw py::type_error(site.text("rows must be aligned to 4 bytes"));
   if (matrix.cols > 1 && strides[dims - 1] != 4) throw py::type_error(site.text("the last axis must be contiguous"));
@@ -82,7 +82,7 @@ struct TakenMatrix {
   coli_matrix matrix{};
   bool present = false;
 
-  void take(PyObject* value, const Site& site) {
+  void take(PyObject *value, const Site &site) {
     present = value != Py_None;
     if (present) matrix = describe_array(value, kOutput, site);
   }
@@ -91,35 +91,35 @@ struct TakenMatrix {
 };
 
 template <>
-struct Taken<const coli_matrix*> : TakenMatrix<const coli_matrix*, false> {};
+struct Taken<const coli_matrix *> : TakenMatrix<const coli_matrix *, false> {};
 template <>
-struct Taken<coli_matrix*> : TakenMatrix<coli_matrix*, true> {};
+struct Taken<coli_matrix *> : TakenMatrix<coli_matrix *, true> {};
 
 template <>
-struct Taken<const coli_weight*> {
+struct Taken<const coli_weight *> {
   std::shared_ptr<WeightState> state;
-  const coli_weight* handle = nullptr;
+  const coli_weight *handle = nullptr;
 
-  void take(PyObject* value, const Site& site) {
+  void take(PyObject *value, const Site &site) {
     if (value == Py_None) return;
     if (!py::isinstance<Weight>(value)) throw py::type_error(site.text("expected a Weight, got " + type_name(value)));
-    state = py::handle(value).cast<Weight&>().state;
+    state = py::handle(value).cast<Weight &>().state;
   }
   bool resolve() {
     if (!state) return true;
     handle = state->handle;
     return handle != nullptr;
   }
-  const coli_weight* get() { return handle; }
+  const coli_weight *get() { return handle; }
 };
 
 template <>
-struct Taken<const coli_weight_list*> {
+struct Taken<const coli_weight_list *> {
   std::vector<std::shared_ptr<WeightState>> states; /* keeps them while the caller's list may change */
-  std::vector<const coli_weight*> handles;
+  std::vector<const coli_weight *> handles;
   coli_weight_list list{};
 
-  void take(PyObject* value, const Site& site) {
+  void take(PyObject *value, const Site &site) {
     const auto items = py::reinterpret_steal<py::object>(PySequence_Fast(value, ""));
     if (!items) {
       PyErr_Clear();
@@ -128,28 +128,28 @@ struct Taken<const coli_weight_list*> {
     const Py_ssize_t count = PySequence_Fast_GET_SIZE(items.ptr());
     states.reserve(static_cast<size_t>(count));
     for (Py_ssize_t i = 0; i < count; ++i) {
-      PyObject* item = PySequence_Fast_GET_ITEM(items.ptr(), i);
+      PyObject *item = PySequence_Fast_GET_ITEM(items.ptr(), i);
       if (!py::isinstance<Weight>(item)) throw py::type_error(site.text("expected Weights, got " + type_name(item)));
-      states.push_back(py::handle(item).cast<Weight&>().state);
+      states.push_back(py::handle(item).cast<Weight &>().state);
     }
   }
   bool resolve() {
     handles.reserve(states.size());
-    for (const auto& state : states) {
+    for (const auto &state : states) {
       if (!state->handle) return false;
       handles.push_back(state->handle);
     }
     list = {handles.data(), static_cast<int64_t>(handles.size())};
     return true;
   }
-  const coli_weight_list* get() { return &list; }
+  const coli_weight_list *get() { return &list; }
 };
 
 template <>
 struct Taken<int64_t> {
   int64_t value = 0;
 
-  void take(PyObject* object, const Site& site) {
+  void take(PyObject *object, const Site &site) {
     const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(object));
     if (!index) {
       PyErr_Clear();
@@ -169,7 +169,7 @@ template <>
 struct Taken<float> {
   float value = 0;
 
-  void take(PyObject* object, const Site& site) {
+  void take(PyObject *object, const Site &site) {
     const double wide = PyFloat_AsDouble(object);
     if (wide == -1.0 && PyErr_Occurred()) {
       PyErr_Clear();
@@ -183,14 +183,14 @@ struct Taken<float> {
 
 /* A weight must belong to the context that is called. */
 template <class T>
-bool belongs(const Taken<T>&, const ContextState*) {
+bool belongs(const Taken<T> &, const ContextState *) {
   return true;
 }
-inline bool belongs(const Taken<const coli_weight*>& taken, const ContextState* context) {
+inline bool belongs(const Taken<const coli_weight *> &taken, const ContextState *context) {
   return !taken.state || taken.state->context.get() == context;
 }
-inline bool belongs(const Taken<const coli_weight_list*>& taken, const ContextState* context) {
-  for (const auto& state : taken.states)
+inline bool belongs(const Taken<const coli_weight_list *> &taken, const ContextState *context) {
+  for (const auto &state : taken.states)
     if (state->context.get() != context) return false;
   return true;
 }

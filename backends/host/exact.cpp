@@ -80,7 +80,7 @@ double power_of_two(int64_t exponent) {
 
 }  // namespace
 
-void rope_angle(double position, double frequency, float* cosine, float* sine) {
+void rope_angle(double position, double frequency, float *cosine, float *sine) {
   const Pair angle = two_product(position, frequency);
   const int64_t turns = nearest(angle.high * kTwoOverPi);
   const double n = static_cast<double>(-turns);

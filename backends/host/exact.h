@@ -12,7 +12,7 @@ constexpr double kLargestAngle = 1099511627776.0; /* 2^40 */
 
 /* Cosine and sine of position * frequency, the product taken exactly, rounded to float32 once. |angle| <=
  * kLargestAngle. */
-void rope_angle(double position, double frequency, float* cosine, float* sine);
+void rope_angle(double position, double frequency, float *cosine, float *sine);
 
 /* e^x with an error below 1 ulp; +infinity above the range, 0 below it, NaN for NaN. */
 double exp_double(double x);

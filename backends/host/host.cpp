@@ -17,10 +17,10 @@
 namespace coli {
 namespace {
 
-PyObject* declined_type = nullptr;
-PyObject* failed_type = nullptr;
+PyObject *declined_type = nullptr;
+PyObject *failed_type = nullptr;
 
-[[noreturn]] void raise(PyObject* type, int32_t code, const char* text, size_t length) {
+[[noreturn]] void raise(PyObject *type, int32_t code, const char *text, size_t length) {
   const auto message =
       py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(length), "replace"));
   if (!message) throw py::error_already_set();
@@ -32,7 +32,7 @@ PyObject* failed_type = nullptr;
 }
 
 /* "const coli_matrix *x, int64_t groups" -> x, groups */
-std::vector<std::string> argument_names(const std::string& spelt) {
+std::vector<std::string> argument_names(const std::string &spelt) {
   std::vector<std::string> names;
   for (size_t start = 0; start < spelt.size();) {
     size_t end = spelt.find(',', start);
@@ -59,8 +59,8 @@ struct Stage<coli_status (*)(All...)> {
   using Argument = Taken<std::tuple_element_t<I + 2, Types>>;
 
   template <size_t... I>
-  static void call(ContextState& context, int slot, const char* name, const std::vector<std::string>& names,
-                   PyObject* args, std::index_sequence<I...>) {
+  static void call(ContextState &context, int slot, const char *name, const std::vector<std::string> &names,
+                   PyObject *args, std::index_sequence<I...>) {
     if (PyTuple_GET_SIZE(args) != static_cast<Py_ssize_t>(kCount))
       throw py::type_error(std::string(name) + ": takes " + std::to_string(kCount) + " arguments, got " +
                            std::to_string(PyTuple_GET_SIZE(args)));
@@ -81,19 +81,19 @@ struct Stage<coli_status (*)(All...)> {
     if (status != COLI_DONE) raise_status(status, error);
   }
 
-  static void define(py::class_<Context>& type, int slot, const char* name, const char* spelt) {
+  static void define(py::class_<Context> &type, int slot, const char *name, const char *spelt) {
     const auto names = argument_names(spelt);
     type.def(
         name,
-        [slot, name, names](const Context& self, const py::args& args) {
+        [slot, name, names](const Context &self, const py::args &args) {
           call(*self.state, slot, name, names, args.ptr(), std::make_index_sequence<kCount>());
         },
         spelt);
   }
 };
 
-py::dict device_info(const Context& self) {
-  ContextState& context = *self.state;
+py::dict device_info(const Context &self) {
+  ContextState &context = *self.state;
   const auto function = context.library->find<coli_device_info_fn>(COLI_SLOT_device_info);
   if (!function) raise_absent("device_info");
   coli_device_info info{};
@@ -115,8 +115,8 @@ py::dict device_info(const Context& self) {
   return result;
 }
 
-py::dict memory_info(const Context& self) {
-  ContextState& context = *self.state;
+py::dict memory_info(const Context &self) {
+  ContextState &context = *self.state;
   const auto function = context.library->find<coli_memory_info_fn>(COLI_SLOT_memory_info);
   if (!function) raise_absent("memory_info");
   coli_memory_info info{};
@@ -138,11 +138,11 @@ py::dict memory_info(const Context& self) {
 
 using Doubles = py::array_t<double, py::array::c_style>;
 
-py::tuple rope_table(const Doubles& frequencies, int64_t first, int64_t step, int64_t count) {
+py::tuple rope_table(const Doubles &frequencies, int64_t first, int64_t step, int64_t count) {
   if (frequencies.ndim() != 1) throw py::value_error("rope_table: frequencies must have one dimension");
   if (count < 0) throw py::value_error("rope_table: count is negative");
   const py::ssize_t n = frequencies.shape(0);
-  const double* f = frequencies.data();
+  const double *f = frequencies.data();
   const double last =
       static_cast<double>(first) + static_cast<double>(step) * static_cast<double>(count > 0 ? count - 1 : 0);
   const double reach =
@@ -164,10 +164,10 @@ py::tuple rope_table(const Doubles& frequencies, int64_t first, int64_t step, in
   return py::make_tuple(cosine, sine);
 }
 
-Doubles exp_array(const Doubles& x) {
+Doubles exp_array(const Doubles &x) {
   Doubles y(std::vector<py::ssize_t>(x.shape(), x.shape() + x.ndim()));
-  const double* in = x.data();
-  double* out = y.mutable_data();
+  const double *in = x.data();
+  double *out = y.mutable_data();
   const py::ssize_t size = x.size();
   {
     py::gil_scoped_release released;
@@ -178,7 +178,7 @@ Doubles exp_array(const Doubles& x) {
 
 }  // namespace
 
-void raise_status(coli_status status, const coli_error& error) {
+void raise_status(coli_status status, const coli_error &error) {
   size_t length = 0;
   while (length < sizeof error.text && error.text[length]) ++length;
   if (status == COLI_DECLINED) raise(declined_type, error.code, error.text, length);
@@ -187,7 +187,7 @@ void raise_status(coli_status status, const coli_error& error) {
   raise(failed_type, COLI_SITE_DEVICE, text.data(), text.size());
 }
 
-void raise_absent(const char* slot) {
+void raise_absent(const char *slot) {
   const std::string text = std::string("slot ") + slot + " is absent";
   raise(declined_type, 0, text.data(), text.size());
 }
@@ -212,7 +212,7 @@ PYBIND11_MODULE(_host, m) {
 
   py::class_<Library, std::shared_ptr<Library>>(m, "Library", "A verified backend table, by its address.")
       .def(py::init<uintptr_t>(), py::arg("table_address"))
-      .def_property_readonly("name", [](const Library& self) { return std::string(self.table->name); });
+      .def_property_readonly("name", [](const Library &self) { return std::string(self.table->name); });
 
   py::class_<Context> context(m, "Context",
                               "Threads and workspace of a backend; its stages are methods. Positional arguments only.");
@@ -224,8 +224,8 @@ PYBIND11_MODULE(_host, m) {
       .def("device_info", &device_info, "Describe the device.")
       .def("memory_info", &memory_info, "Return total, free and context bytes; total and free are 0 on CPUs.")
       .def(
-          "close", [](const Context& self) { self.state->close(); }, "Release its weights and destroy it. Idempotent.")
-      .def_property_readonly("closed", [](const Context& self) { return self.state->handle == nullptr; });
+          "close", [](const Context &self) { self.state->close(); }, "Release its weights and destroy it. Idempotent.")
+      .def_property_readonly("closed", [](const Context &self) { return self.state->handle == nullptr; });
 #define COLI_SERVICE(requirement, name, ...)
 #define COLI_STAGE(requirement, name, ...) \
   Stage<coli_##name##_fn>::define(context, COLI_SLOT_##name, #name, #__VA_ARGS__);
@@ -234,17 +234,17 @@ PYBIND11_MODULE(_host, m) {
 #undef COLI_STAGE
 
   py::class_<Weight>(m, "Weight", "A weight bound to host memory, which it keeps alive.")
-      .def(py::init<const Context&, int32_t, int64_t, int64_t, py::handle, py::handle>(), py::arg("context"),
+      .def(py::init<const Context &, int32_t, int64_t, int64_t, py::handle, py::handle>(), py::arg("context"),
            py::arg("format"), py::arg("rows"), py::arg("cols"), py::arg("codes"), py::arg("scales") = py::none())
       .def(
-          "refill", [](const Weight& self, py::handle codes, py::handle scales) { self.state->refill(codes, scales); },
+          "refill", [](const Weight &self, py::handle codes, py::handle scales) { self.state->refill(codes, scales); },
           py::arg("codes"), py::arg("scales") = py::none(), "Point it at other memory of the same format and shape.")
       .def(
-          "close", [](const Weight& self) { self.state->close(); }, "Release it and its memory. Idempotent.")
-      .def_property_readonly("closed", [](const Weight& self) { return self.state->handle == nullptr; })
-      .def_property_readonly("format", [](const Weight& self) { return self.state->desc.format; })
-      .def_property_readonly("rows", [](const Weight& self) { return self.state->desc.rows; })
-      .def_property_readonly("cols", [](const Weight& self) { return self.state->desc.cols; });
+          "close", [](const Weight &self) { self.state->close(); }, "Release it and its memory. Idempotent.")
+      .def_property_readonly("closed", [](const Weight &self) { return self.state->handle == nullptr; })
+      .def_property_readonly("format", [](const Weight &self) { return self.state->desc.format; })
+      .def_property_readonly("rows", [](const Weight &self) { return self.state->desc.rows; })
+      .def_property_readonly("cols", [](const Weight &self) { return self.state->desc.cols; });
 
   m.def("rope_table", &rope_table, py::arg("frequencies"), py::arg("first"), py::arg("step"), py::arg("count"),
         "Return cosine and sine float32 [count, n] of the angles (first + step*i) * frequency, each rounded once.");

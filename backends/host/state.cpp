@@ -4,7 +4,7 @@
 
 namespace coli {
 
-Library::Library(uintptr_t address) : table(reinterpret_cast<const coli_backend*>(address)) {
+Library::Library(uintptr_t address) : table(reinterpret_cast<const coli_backend *>(address)) {
   if (!table) throw py::value_error("Library: the table's address is null");
   /* The loader has verified the table; this only stops an address that is something else. */
   if (table->size < sizeof(coli_backend) || table->platform != COLI_PLATFORM_TAG || table->abi_major != COLI_ABI_MAJOR)
@@ -17,7 +17,7 @@ Pinned::Pinned(py::handle owner) {
   held_ = true;
 }
 
-Pinned& Pinned::operator=(Pinned&& other) noexcept {
+Pinned &Pinned::operator=(Pinned &&other) noexcept {
   drop();
   view_ = other.view_; /* our own pointers only: numpy and bytes do not point into the struct */
   held_ = other.held_;
@@ -48,7 +48,7 @@ void ContextState::destroy() {
   const auto function = library->find<coli_context_destroy_fn>(COLI_SLOT_context_destroy);
   coli_error error = fresh_error();
   alone([&] {
-    coli_context* last = handle;
+    coli_context *last = handle;
     handle = nullptr;
     return function && last ? function(last, &error) : COLI_DONE;
   });
@@ -66,14 +66,14 @@ void ContextState::close() {
   destroy();
 }
 
-Weight::Weight(const Context& context, int32_t format, int64_t rows, int64_t cols, py::handle codes, py::handle scales)
+Weight::Weight(const Context &context, int32_t format, int64_t rows, int64_t cols, py::handle codes, py::handle scales)
     : state(std::make_shared<WeightState>(context.state)) {
-  ContextState& owner = *context.state;
+  ContextState &owner = *context.state;
   const auto bind = owner.library->find<coli_weight_bind_fn>(COLI_SLOT_weight_bind);
   if (!bind) raise_absent("weight_bind");
   state->codes = Pinned(codes);
   state->scales = Pinned(scales);
-  coli_weight_desc& desc = state->desc;
+  coli_weight_desc &desc = state->desc;
   desc.size = sizeof desc;
   desc.format = format;
   desc.rows = rows;
@@ -123,7 +123,7 @@ void WeightState::close() {
   const auto function = context->library->find<coli_weight_release_fn>(COLI_SLOT_weight_release);
   coli_error error = fresh_error();
   context->alone([&] {
-    coli_weight* last = handle;
+    coli_weight *last = handle;
     handle = nullptr;
     return function && last && context->handle ? function(context->handle, last, &error) : COLI_DONE;
   });

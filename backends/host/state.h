@@ -17,9 +17,9 @@ namespace coli {
 namespace py = pybind11;
 
 /* Raise Declined or Failed for a status that is not DONE. */
-[[noreturn]] void raise_status(coli_status status, const coli_error& error);
+[[noreturn]] void raise_status(coli_status status, const coli_error &error);
 /* Raise Declined(0): the table has no function for the slot. */
-[[noreturn]] void raise_absent(const char* slot);
+[[noreturn]] void raise_absent(const char *slot);
 
 inline coli_error fresh_error() {
   coli_error error;
@@ -30,7 +30,7 @@ inline coli_error fresh_error() {
 }
 
 struct Library {
-  const coli_backend* table;
+  const coli_backend *table;
 
   explicit Library(uintptr_t address);
 
@@ -47,11 +47,11 @@ class Pinned {
  public:
   Pinned() = default;
   explicit Pinned(py::handle owner);
-  Pinned(Pinned&& other) noexcept { *this = std::move(other); }
-  Pinned& operator=(Pinned&& other) noexcept;
+  Pinned(Pinned &&other) noexcept { *this = std::move(other); }
+  Pinned &operator=(Pinned &&other) noexcept;
   ~Pinned() { drop(); }
 
-  const void* data() const { return held_ ? view_.buf : nullptr; }
+  const void *data() const { return held_ ? view_.buf : nullptr; }
   uint64_t bytes() const { return held_ ? static_cast<uint64_t>(view_.len) : 0; }
   void drop();
 
@@ -65,12 +65,12 @@ struct WeightState;
 struct ContextState {
   std::shared_ptr<Library> library;
   std::mutex lock; /* one call at a time */
-  coli_context* handle = nullptr;
-  std::map<WeightState*, std::weak_ptr<WeightState>> weights; /* guarded by the GIL */
+  coli_context *handle = nullptr;
+  std::map<WeightState *, std::weak_ptr<WeightState>> weights; /* guarded by the GIL */
 
   ContextState(std::shared_ptr<Library> owner, int32_t threads, uint64_t workspace_bytes);
   ~ContextState() { destroy(); }
-  ContextState(const ContextState&) = delete;
+  ContextState(const ContextState &) = delete;
 
   /* Release every weight, then destroy the context. */
   void close();
@@ -87,13 +87,13 @@ struct ContextState {
 
 struct WeightState {
   std::shared_ptr<ContextState> context;
-  coli_weight* handle = nullptr; /* changes under the context's lock */
+  coli_weight *handle = nullptr; /* changes under the context's lock */
   coli_weight_desc desc{};
   Pinned codes, scales;
 
   explicit WeightState(std::shared_ptr<ContextState> owner) : context(std::move(owner)) {}
   ~WeightState() { close(); }
-  WeightState(const WeightState&) = delete;
+  WeightState(const WeightState &) = delete;
 
   void refill(py::handle new_codes, py::handle new_scales);
   void close();
@@ -106,7 +106,7 @@ struct Context {
 struct Weight {
   std::shared_ptr<WeightState> state;
 
-  Weight(const Context& context, int32_t format, int64_t rows, int64_t cols, py::handle codes, py::handle scales);
+  Weight(const Context &context, int32_t format, int64_t rows, int64_t cols, py::handle codes, py::handle scales);
 };
 
 }  // namespace coli

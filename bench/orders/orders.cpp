@@ -48,7 +48,8 @@ void *multiply(void *argument) {
   for (int chain = 0; chain < kChains; ++chain) acc[chain] = static_cast<float>(chain) + Wide{};
   for (int64_t round = 0; round < kRounds; ++round)
 #pragma GCC unroll 12
-    for (int chain = 0; chain < kChains; ++chain) acc[chain] = acc[chain] * x + y; /* contracted: compiled with -ffp-contract=fast */
+    for (int chain = 0; chain < kChains; ++chain)
+      acc[chain] = acc[chain] * x + y; /* contracted: compiled with -ffp-contract=fast */
   for (int chain = 1; chain < kChains; ++chain) acc[0] += acc[chain];
   task->left = acc[0][0];
   return nullptr;
@@ -57,7 +58,8 @@ void *multiply(void *argument) {
 double timed(void *(*work)(void *), std::vector<Task> *tasks) {
   std::vector<pthread_t> threads(tasks->size());
   const double start = now();
-  for (size_t index = 1; index < threads.size(); ++index) pthread_create(&threads[index], nullptr, work, &(*tasks)[index]);
+  for (size_t index = 1; index < threads.size(); ++index)
+    pthread_create(&threads[index], nullptr, work, &(*tasks)[index]);
   work(&(*tasks)[0]);
   for (size_t index = 1; index < threads.size(); ++index) pthread_join(threads[index], nullptr);
   return now() - start;

@@ -60,7 +60,9 @@ def measure(context: native.Context, limits: ctypes.CDLL, name: str) -> str:
         part // 128 * 128,
         COLS,
         codes[: int(part // 128 * 128 * COLS * size)],
-        None if scales is None else scales[: part // 128 * 128 * COLS // 32 if format_ == native.FP4 else part // 128 * (COLS // 128)],
+        None
+        if scales is None
+        else scales[: part // 128 * 128 * COLS // 32 if format_ == native.FP4 else part // 128 * (COLS // 128)],
     )
     x = random.normal(size=(64, COLS)).astype(np.float32)
     y1, y64 = np.zeros((1, rows), np.float32), np.zeros((64, first.rows), np.float32)
@@ -89,7 +91,9 @@ def machine_code(folder: Path, nvcc: str, nvdisasm: str) -> list[str]:
     for arch in ("sm_80", "sm_90", "sm_120"):
         cubin = folder / f"{arch}.cubin"
         exact = ["--fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true"]
-        subprocess.run([nvcc, f"-arch={arch}", "-cubin", "-O3", *exact, str(HERE / "orders.cu"), "-o", str(cubin)], check=True)
+        subprocess.run(
+            [nvcc, f"-arch={arch}", "-cubin", "-O3", *exact, str(HERE / "orders.cu"), "-o", str(cubin)], check=True
+        )
         text = subprocess.run([nvdisasm, "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
         for name, body in re.findall(r"^\.text\.(\w+):\n(.*?)(?=^\.text\.|\Z)", text, re.MULTILINE | re.DOTALL):
             lines = re.findall(r"^(\.L_x_\d+):|/\*([0-9a-f]{4,5})\*/\s+(.*?)\s*;", body, re.MULTILINE)
@@ -111,11 +115,18 @@ def machine_code(folder: Path, nvcc: str, nvdisasm: str) -> list[str]:
             begin, end = max((loop for loop in loops if loop[1] - loop[0] < 4000), key=lambda loop: loop[1] - loop[0])
             loop = code[begin:end]
             fma = sum(line.split()[-1 if False else 0].startswith("FFMA") or " FFMA" in line for line in loop)
-            wide, narrow = sum("LDG.E.128" in line for line in loop), sum("LDG.E" in line and "128" not in line for line in loop)
-            extra = {"dot_fp4": 2 * 32 + 1, "dot_fp8": 2 * 16 + 1, "dot_bf16": 8}[name]  # fma of one pass: products, decoding, factor
+            wide, narrow = (
+                sum("LDG.E.128" in line for line in loop),
+                sum("LDG.E" in line and "128" not in line for line in loop),
+            )
+            extra = {"dot_fp4": 2 * 32 + 1, "dot_fp8": 2 * 16 + 1, "dot_bf16": 8}[
+                name
+            ]  # fma of one pass: products, decoding, factor
             passes = max(1, round(fma / extra))
             slots = len(loop) / (passes * WEIGHTS[name])
-            rows.append(f"| {arch} | {name} | {wide // passes} x LDG.E.128, {narrow // passes} narrow a pass | {fma} FFMA in {passes} passes | {slots:.1f} |")
+            rows.append(
+                f"| {arch} | {name} | {wide // passes} x LDG.E.128, {narrow // passes} narrow a pass | {fma} FFMA in {passes} passes | {slots:.1f} |"
+            )
     return rows
 
 
@@ -127,7 +138,9 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if arguments.libraries:
-            print("| library | format | one token | share of read bandwidth | 64 tokens | share of fma peak |\n|---|---|---|---|---|---|")
+            print(
+                "| library | format | one token | share of read bandwidth | 64 tokens | share of fma peak |\n|---|---|---|---|---|---|"
+            )
         for path in arguments.libraries:
             library = native.Library(path)
             limits = probe(Path(folder), library.name.removeprefix("cpu-"))

@@ -124,5 +124,7 @@ def ledger_items(geometry: Geometry, tensor_bytes: Mapping[str, int], *, context
         Item("dense weights", "ram", dense_bytes(g, tensor_bytes)),
         Item("KV and compressed entries", "ram", sum(_bytes_of(s) for s in state)),
         Item("activations", "ram", _bytes_of(activation_shapes(g, context, chunk))),
-        Item("expert cache", "ram", slab_bytes(g, tensor_bytes), count=g.layers * g.experts, minimum=g.experts_per_token),
+        Item(
+            "expert cache", "ram", slab_bytes(g, tensor_bytes), count=g.layers * g.experts, minimum=g.experts_per_token
+        ),
     ]

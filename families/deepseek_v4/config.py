@@ -112,11 +112,21 @@ class Geometry:
         reader.must("hidden_act", config.get("hidden_act", "silu") == "silu", "silu")
         reader.must("attention_bias", not config.get("attention_bias", False), "false")
         reader.must("tie_word_embeddings", not config.get("tie_word_embeddings", False), "false")
-        reader.must("qk_rope_head_dim", geometry.rope_dim <= head_dim and geometry.rope_dim % 2 == 0, f"even, at most head_dim {head_dim}")
-        reader.must("index_head_dim", geometry.index_dim >= geometry.rope_dim or 4 not in geometry.ratios, f"at least qk_rope_head_dim {geometry.rope_dim}")
+        reader.must(
+            "qk_rope_head_dim",
+            geometry.rope_dim <= head_dim and geometry.rope_dim % 2 == 0,
+            f"even, at most head_dim {head_dim}",
+        )
+        reader.must(
+            "index_head_dim",
+            geometry.index_dim >= geometry.rope_dim or 4 not in geometry.ratios,
+            f"at least qk_rope_head_dim {geometry.rope_dim}",
+        )
         reader.must("o_groups", heads % geometry.o_groups == 0, f"a divisor of num_attention_heads {heads}")
         reader.must("num_experts_per_tok", geometry.experts_per_token <= experts, f"at most n_routed_experts {experts}")
-        reader.must("num_hash_layers", geometry.hash_layers <= geometry.layers, f"at most num_hidden_layers {geometry.layers}")
+        reader.must(
+            "num_hash_layers", geometry.hash_layers <= geometry.layers, f"at most num_hidden_layers {geometry.layers}"
+        )
         reader.must("hc_mult", geometry.streams <= 16, "at most 16")
         reader.finish(origin)
         return geometry
@@ -146,7 +156,12 @@ class _Reader:
 
     def number(self, key: str, default: float, *, positive: bool = True) -> float:
         value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e30 or (positive and value <= 0):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not abs(value) < 1e30
+            or (positive and value <= 0)
+        ):
             self._problems.append(f"{key}: {value!r}, expected a {'positive ' if positive else ''}number")
             return default or 1.0
         return float(value)
@@ -168,7 +183,9 @@ class _Reader:
             self._problems.append("compress_ratios: expected a list of integers, one a layer")
             return (0,) * max(0, min(layers, 4096))
         if len(value) < layers:  # longer is legal: the draft layers follow
-            self._problems.append(f"compress_ratios: {len(value)} entries, expected at least num_hidden_layers {layers}")
+            self._problems.append(
+                f"compress_ratios: {len(value)} entries, expected at least num_hidden_layers {layers}"
+            )
             return (0,) * max(0, min(layers, 4096))
         if any(r == 1 for r in value[:layers]):
             self._problems.append("compress_ratios: 1, expected 0 (no compression) or at least 2")

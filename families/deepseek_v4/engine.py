@@ -135,7 +135,7 @@ class Engine:
                 fix=f"raise --ctx (this model allows up to {self.geometry.max_positions}), or shorten the text",
                 code="usage.context-full",
             )
-        if len(ids) and not (0 <= int(ids.min()) and int(ids.max()) < self.geometry.vocab):
+        if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < self.geometry.vocab):
             bad = next(int(i) for i in ids if not 0 <= i < self.geometry.vocab)
             raise UsageError(
                 f"token id {bad}",
@@ -207,16 +207,50 @@ class Engine:
         entries = selected = None
         visible = (position + tokens) // ratio if ratio else 0
         if layer.compressor is not None:
-            self._compress(layer.compressor, buf.x, buf.window_kv, buf.window_gate, ratio, position, rope, state.kv_state, state.gate_state, state.entries)
+            self._compress(
+                layer.compressor,
+                buf.x,
+                buf.window_kv,
+                buf.window_gate,
+                ratio,
+                position,
+                rope,
+                state.kv_state,
+                state.gate_state,
+                state.entries,
+            )
             if visible:
                 entries = state.entries[:visible]
         if layer.indexer is not None:
             indexer = layer.indexer
-            self._compress(indexer.compressor, buf.x, buf.index_kv, buf.index_gate, ratio, position, rope, state.index_kv_state, state.index_gate_state, state.index_entries)
+            self._compress(
+                indexer.compressor,
+                buf.x,
+                buf.index_kv,
+                buf.index_gate,
+                ratio,
+                position,
+                rope,
+                state.index_kv_state,
+                state.index_gate_state,
+                state.index_entries,
+            )
             if visible > g.index_top_k:  # else every visible entry is selected, and no choice is the same choice
                 selected = self._select(layer, state, buf, position, ratio, rope, visible)
 
-        stages.attention(buf.q, g.heads, state.ring, position, g.window, entries, ratio, selected, layer.sinks, self._attention_scale, buf.attended)
+        stages.attention(
+            buf.q,
+            g.heads,
+            state.ring,
+            position,
+            g.window,
+            entries,
+            ratio,
+            selected,
+            layer.sinks,
+            self._attention_scale,
+            buf.attended,
+        )
         stages.rope(cosine, sine, g.heads, 1, buf.attended)  # V carries the rope of its key: take it back
         self._product(layer.wo_a, buf.attended, buf.o_low, g.o_groups)
         self._product(layer.wo_b, buf.o_low, buf.y)
@@ -255,7 +289,9 @@ class Engine:
             entries,
         )
 
-    def _select(self, layer: Layer, state: LayerState, buf: Any, position: int, ratio: int, rope: _Angles, visible: int) -> npt.NDArray[np.int32]:
+    def _select(
+        self, layer: Layer, state: LayerState, buf: Any, position: int, ratio: int, rope: _Angles, visible: int
+    ) -> npt.NDArray[np.int32]:
         """Return [tokens, index_top_k] entries for each token; buf.q_low is the indexer's input too."""
         g, stages = self.geometry, self._stages
         assert layer.indexer is not None
@@ -267,7 +303,9 @@ class Engine:
         for start in range(0, len(buf.x), self._score_rows):
             rows = slice(start, start + self._score_rows)
             scores = buf.scores[: len(buf.x[rows]), :visible]
-            stages.index_scores(buf.index_q[rows], buf.index_weights[rows], self._index_scale, keys, position + start, ratio, scores)
+            stages.index_scores(
+                buf.index_q[rows], buf.index_weights[rows], self._index_scale, keys, position + start, ratio, scores
+            )
             stages.top_k(scores, buf.selected[rows])
         return buf.selected  # type: ignore[no-any-return]
 
@@ -332,7 +370,6 @@ class _Rope:
     def __init__(self, geometry: Geometry) -> None:
         self.main = np.array(main_frequencies(geometry))
         self.compressed = np.array(compressed_frequencies(geometry))
-        
 
     def at(self, position: int, tokens: int) -> _Angles:
         return _Angles(self, position, tokens)

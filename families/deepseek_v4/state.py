@@ -66,9 +66,7 @@ class Scratch:
         views = self._views.get(tokens)
         if views is None:
             # "scores" is a tile of its own height, cut to columns by its user.
-            views = SimpleNamespace(
-                **{name: a if name == "scores" else a[:tokens] for name, a in self._whole.items()}
-            )
+            views = SimpleNamespace(**{name: a if name == "scores" else a[:tokens] for name, a in self._whole.items()})
             if len(self._views) > 4:
                 self._views.clear()
             self._views[tokens] = views

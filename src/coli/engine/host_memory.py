@@ -79,5 +79,7 @@ def _reclaimable(path: Path) -> int:
     except OSError:
         return 0
     values = dict(line.split(None, 1) for line in lines if len(line.split()) == 2)
-    keys = ("inactive_file", "active_file") if "inactive_file" in values else ("total_inactive_file", "total_active_file")
+    keys = (
+        ("inactive_file", "active_file") if "inactive_file" in values else ("total_inactive_file", "total_active_file")
+    )
     return sum(int(values[k]) for k in keys if values.get(k, "").strip().isdigit())

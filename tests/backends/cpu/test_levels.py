@@ -175,5 +175,3 @@ def test_order_of_products(native_build: Build, runnable: dict[str, Path]) -> No
             for token in range(tokens):
                 written = dot_as_written(value, factor, x[token], piece)
                 assert written.tobytes() == y[token, row].tobytes(), (name, row, token)
-
-

@@ -74,7 +74,9 @@ struct Argument {
 
 std::vector<uint32_t> spread(const unsigned char *from, int64_t rows, int64_t cols) {
   std::vector<uint32_t> made(static_cast<size_t>(rows * (cols + kMargin)), kGuard);
-  for (int64_t row = 0; row < rows && cols > 0; ++row) std::memcpy(&made[static_cast<size_t>(row * (cols + kMargin))], from + row * cols * 4, static_cast<size_t>(cols) * 4);
+  for (int64_t row = 0; row < rows && cols > 0; ++row)
+    std::memcpy(&made[static_cast<size_t>(row * (cols + kMargin))], from + row * cols * 4,
+                static_cast<size_t>(cols) * 4);
   return made;
 }
 
@@ -101,7 +103,8 @@ void read_weight(Reader &reader, Argument &argument, Backend &backend) {
   argument.blobs.emplace_back(scales, scales + desc.scales_bytes);
   desc.scales = desc.scales_bytes ? argument.blobs.back().data() : nullptr;
   coli_weight *weight = nullptr;
-  if (backend.slot<coli_weight_bind_fn>(COLI_SLOT_weight_bind)(backend.context, &desc, &weight, backend.fresh()) != COLI_DONE)
+  if (backend.slot<coli_weight_bind_fn>(COLI_SLOT_weight_bind)(backend.context, &desc, &weight, backend.fresh()) !=
+      COLI_DONE)
     stop(std::string("weight_bind: ") + backend.error.text);
   argument.weights.push_back(weight);
 }
@@ -152,7 +155,8 @@ struct As<const coli_weight_list *> {
 };
 
 template <class... Types, size_t... Index>
-coli_status call(void (*)(Types...), std::index_sequence<Index...>, Backend &backend, int slot, std::vector<Argument> &arguments) {
+coli_status call(void (*)(Types...), std::index_sequence<Index...>, Backend &backend, int slot,
+                 std::vector<Argument> &arguments) {
   if (arguments.size() != sizeof...(Types)) stop("a case has the wrong number of arguments");
   typedef coli_status (*Function)(coli_context *, coli_stream *, Types..., coli_error *);
   return backend.slot<Function>(slot)(backend.context, nullptr, As<Types>::from(arguments[Index])..., backend.fresh());
@@ -194,11 +198,13 @@ const Expected kSlots[] = {
 #undef COLI_STAGE
 
 void shake_hands(const coli_backend *table) {
-  if (!table || table->size < sizeof(coli_backend) || table->platform != COLI_PLATFORM_TAG || table->abi_major != COLI_ABI_MAJOR)
+  if (!table || table->size < sizeof(coli_backend) || table->platform != COLI_PLATFORM_TAG ||
+      table->abi_major != COLI_ABI_MAJOR)
     stop("handshake: size, platform or ABI");
   if (table->slot_count != COLI_SLOT_COUNT) stop("handshake: slot count");
-  if (table->error_size != sizeof(coli_error) || table->matrix_size != sizeof(coli_matrix) || table->weight_desc_size != sizeof(coli_weight_desc) ||
-      table->weight_list_size != sizeof(coli_weight_list) || table->context_config_size != sizeof(coli_context_config) ||
+  if (table->error_size != sizeof(coli_error) || table->matrix_size != sizeof(coli_matrix) ||
+      table->weight_desc_size != sizeof(coli_weight_desc) || table->weight_list_size != sizeof(coli_weight_list) ||
+      table->context_config_size != sizeof(coli_context_config) ||
       table->device_info_size != sizeof(coli_device_info) || table->memory_info_size != sizeof(coli_memory_info))
     stop("handshake: struct sizes");
   for (int index = 0; index < COLI_SLOT_COUNT; ++index) {
@@ -213,7 +219,8 @@ coli_backend_query_fn open_library(const char *path) {
 #if defined(_WIN32)
   HMODULE library = LoadLibraryA(path);
   if (!library) stop("cannot open " + std::string(path));
-  return reinterpret_cast<coli_backend_query_fn>(reinterpret_cast<void *>(GetProcAddress(library, "coli_backend_query")));
+  return reinterpret_cast<coli_backend_query_fn>(
+      reinterpret_cast<void *>(GetProcAddress(library, "coli_backend_query")));
 #else
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library) stop(dlerror());
@@ -232,8 +239,8 @@ bool outputs_equal(const std::vector<Argument> &arguments, bool after, const std
       if (argument.memory[at] != wanted[at] && differing++ == 0) first = at;
     if (differing == 0) continue;
     const size_t stride = static_cast<size_t>(argument.matrix.stride);
-    std::printf("%s: argument %zu differs in %zu places, first at [%zu, %zu]: %08x, expected %08x\n", what.c_str(), index, differing, first / stride,
-                first % stride, argument.memory[first], wanted[first]);
+    std::printf("%s: argument %zu differs in %zu places, first at [%zu, %zu]: %08x, expected %08x\n", what.c_str(),
+                index, differing, first / stride, first % stride, argument.memory[first], wanted[first]);
     equal = false;
   }
   return equal;
@@ -267,7 +274,8 @@ int main(int count, char **words) {
   std::FILE *file = std::fopen(words[2], "rb");
   if (!file) stop("cannot open " + std::string(words[2]));
   unsigned char buffer[65536];
-  for (size_t got; (got = std::fread(buffer, 1, sizeof buffer, file)) > 0;) reader.data.insert(reader.data.end(), buffer, buffer + got);
+  for (size_t got; (got = std::fread(buffer, 1, sizeof buffer, file)) > 0;)
+    reader.data.insert(reader.data.end(), buffer, buffer + got);
   std::fclose(file);
   if (std::memcmp(reader.blob(8), "COLIVEC1", 8) != 0) stop("not a vector file");
 
@@ -280,7 +288,8 @@ int main(int count, char **words) {
   config.size = sizeof config;
   config.threads = threads;
   config.workspace_bytes = COLI_WORKSPACE_BYTES(threads);
-  if (backend.slot<coli_context_create_fn>(COLI_SLOT_context_create)(&config, &backend.context, backend.fresh()) != COLI_DONE)
+  if (backend.slot<coli_context_create_fn>(COLI_SLOT_context_create)(&config, &backend.context, backend.fresh()) !=
+      COLI_DONE)
     stop(std::string("context_create: ") + backend.error.text);
   const int64_t cases = reader.word();
   int64_t failed = 0;
@@ -290,13 +299,16 @@ int main(int count, char **words) {
     const int64_t arguments_count = reader.word();
     std::vector<Argument> arguments;
     arguments.reserve(static_cast<size_t>(arguments_count)); /* matrices point into their argument */
-    for (int64_t argument = 0; argument < arguments_count; ++argument) arguments.push_back(read_argument(reader, backend));
+    for (int64_t argument = 0; argument < arguments_count; ++argument)
+      arguments.push_back(read_argument(reader, backend));
     for (Argument &argument : arguments) argument.list.items = argument.weights.data();
     failed += !replay(stage, backend, arguments);
     for (Argument &argument : arguments)
-      for (coli_weight *weight : argument.weights) backend.slot<coli_weight_release_fn>(COLI_SLOT_weight_release)(backend.context, weight, backend.fresh());
+      for (coli_weight *weight : argument.weights)
+        backend.slot<coli_weight_release_fn>(COLI_SLOT_weight_release)(backend.context, weight, backend.fresh());
   }
   backend.slot<coli_context_destroy_fn>(COLI_SLOT_context_destroy)(backend.context, backend.fresh());
-  std::printf("%s: %lld of %lld calls equal with %d threads\n", backend.table->name, static_cast<long long>(cases - failed), static_cast<long long>(cases), threads);
+  std::printf("%s: %lld of %lld calls equal with %d threads\n", backend.table->name,
+              static_cast<long long>(cases - failed), static_cast<long long>(cases), threads);
   return failed == 0 ? 0 : 1;
 }

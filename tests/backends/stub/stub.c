@@ -25,7 +25,7 @@ COLI_EXPORT int64_t stub_contexts = 0;
 COLI_EXPORT int64_t stub_weights = 0;
 COLI_EXPORT int64_t stub_misorder = 0;
 
-static coli_status refuse(coli_status status, int32_t code, const char* text, coli_error* error) {
+static coli_status refuse(coli_status status, int32_t code, const char *text, coli_error *error) {
   error->code = code;
   strncpy(error->text, text, sizeof error->text - 1);
   error->text[sizeof error->text - 1] = 0;
@@ -34,9 +34,9 @@ static coli_status refuse(coli_status status, int32_t code, const char* text, co
 
 /* Every stage declines unless it is written below. */
 #define COLI_SERVICE(requirement, name, ...)
-#define COLI_STAGE(requirement, name, ...)                                                                        \
-  static coli_status decline_##name(coli_context* context, coli_stream* stream, __VA_ARGS__, coli_error* error) { \
-    return refuse(COLI_DECLINED, COLI_REASON_SHAPE, "stub: " #name " is not served", error);                      \
+#define COLI_STAGE(requirement, name, ...) \
+  static coli_status decline_##name(coli_context *context, coli_stream *stream, __VA_ARGS__, coli_error *error) { \
+    return refuse(COLI_DECLINED, COLI_REASON_SHAPE, "stub: " #name " is not served", error); \
   }
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -46,7 +46,7 @@ static coli_status refuse(coli_status status, int32_t code, const char* text, co
 #undef COLI_SERVICE
 #undef COLI_STAGE
 
-static coli_status context_create(const coli_context_config* config, coli_context** context, coli_error* error) {
+static coli_status context_create(const coli_context_config *config, coli_context **context, coli_error *error) {
   if (config->size != sizeof *config || config->threads < 1)
     return refuse(COLI_FAILED, COLI_SITE_ARGUMENT, "stub: threads < 1", error);
   *context = calloc(1, sizeof **context);
@@ -55,7 +55,7 @@ static coli_status context_create(const coli_context_config* config, coli_contex
   return COLI_DONE;
 }
 
-static coli_status context_destroy(coli_context* context, coli_error* error) {
+static coli_status context_destroy(coli_context *context, coli_error *error) {
   (void)error;
   if (context->weights) ++stub_misorder;
   --stub_contexts;
@@ -63,20 +63,20 @@ static coli_status context_destroy(coli_context* context, coli_error* error) {
   return COLI_DONE;
 }
 
-static coli_status device_info(coli_context* context, coli_device_info* info, coli_error* error) {
+static coli_status device_info(coli_context *context, coli_device_info *info, coli_error *error) {
   (void)context, (void)error;
   strcpy(info->name, "stub device");
   return COLI_DONE;
 }
 
-static coli_status memory_info(coli_context* context, coli_memory_info* info, coli_error* error) {
+static coli_status memory_info(coli_context *context, coli_memory_info *info, coli_error *error) {
   (void)error;
   info->context_bytes = (uint64_t)context->threads;
   return COLI_DONE;
 }
 
-static coli_status weight_bind(coli_context* context, const coli_weight_desc* desc, coli_weight** weight,
-                               coli_error* error) {
+static coli_status weight_bind(coli_context *context, const coli_weight_desc *desc, coli_weight **weight,
+                               coli_error *error) {
 #ifdef STUB_DECLINE_BIND
   (void)context, (void)desc, (void)weight;
   return refuse(COLI_DECLINED, COLI_REASON_FORMAT, "stub: no weights", error);
@@ -89,8 +89,8 @@ static coli_status weight_bind(coli_context* context, const coli_weight_desc* de
   return COLI_DONE;
 }
 
-static coli_status weight_refill(coli_context* context, coli_stream* stream, coli_weight* weight,
-                                 const coli_weight_desc* desc, coli_error* error) {
+static coli_status weight_refill(coli_context *context, coli_stream *stream, coli_weight *weight,
+                                 const coli_weight_desc *desc, coli_error *error) {
   (void)context, (void)stream;
   if (desc->codes_bytes != weight->desc.codes_bytes)
     return refuse(COLI_FAILED, COLI_SITE_ARGUMENT, "stub: refill of another size", error);
@@ -98,7 +98,7 @@ static coli_status weight_refill(coli_context* context, coli_stream* stream, col
   return COLI_DONE;
 }
 
-static coli_status weight_release(coli_context* context, coli_weight* weight, coli_error* error) {
+static coli_status weight_release(coli_context *context, coli_weight *weight, coli_error *error) {
   (void)error;
   --context->weights;
   --stub_weights;
@@ -107,8 +107,8 @@ static coli_status weight_release(coli_context* context, coli_weight* weight, co
 }
 
 /* y += x, element by element through the strides. */
-static coli_status add(coli_context* context, coli_stream* stream, const coli_matrix* x, coli_matrix* y,
-                       coli_error* error) {
+static coli_status add(coli_context *context, coli_stream *stream, const coli_matrix *x, coli_matrix *y,
+                       coli_error *error) {
   (void)context, (void)stream;
 #ifdef STUB_DEVICE_LOST
   return refuse(COLI_FAILED, COLI_SITE_DEVICE, "stub: device lost", error);
@@ -117,8 +117,8 @@ static coli_status add(coli_context* context, coli_stream* stream, const coli_ma
     return refuse(COLI_FAILED, COLI_SITE_ARGUMENT, "stub: add: shapes or types differ", error);
   for (int64_t r = 0; r < x->rows; ++r)
     for (int64_t c = 0; c < x->cols; ++c) {
-      const float a = ((const float*)x->data)[r * x->stride + c];
-      float* b = (float*)y->data + r * y->stride + c;
+      const float a = ((const float *)x->data)[r * x->stride + c];
+      float *b = (float *)y->data + r * y->stride + c;
 #ifdef STUB_WRONG_BITS
       *b = *b + a + 0.25f;
 #else
@@ -129,43 +129,43 @@ static coli_status add(coli_context* context, coli_stream* stream, const coli_ma
 }
 
 /* y[t, r] = codes[r * cols + t] as float: shows that the weight's memory, strides and scalars arrive. */
-static coli_status matmul_f32(coli_context* context, coli_stream* stream, const coli_weight* weight,
-                              const coli_matrix* x, int64_t groups, coli_matrix* y, coli_error* error) {
+static coli_status matmul_f32(coli_context *context, coli_stream *stream, const coli_weight *weight,
+                              const coli_matrix *x, int64_t groups, coli_matrix *y, coli_error *error) {
   (void)context, (void)stream;
   if (!weight || !x || !y) return refuse(COLI_FAILED, COLI_SITE_ARGUMENT, "stub: matmul_f32: null", error);
-  const float* w = (const float*)weight->desc.codes;
+  const float *w = (const float *)weight->desc.codes;
   for (int64_t t = 0; t < y->rows; ++t)
     for (int64_t r = 0; r < y->cols; ++r)
-      ((float*)y->data)[t * y->stride + r] = w[r * weight->desc.cols + t] * (float)groups;
+      ((float *)y->data)[t * y->stride + r] = w[r * weight->desc.cols + t] * (float)groups;
   return COLI_DONE;
 }
 
 /* Writes into y what it was given: rows, cols, stride of x, whether gain is null, epsilon. */
-static coli_status rms_norm(coli_context* context, coli_stream* stream, const coli_matrix* x, const coli_matrix* gain,
-                            float epsilon, coli_matrix* y, coli_error* error) {
+static coli_status rms_norm(coli_context *context, coli_stream *stream, const coli_matrix *x, const coli_matrix *gain,
+                            float epsilon, coli_matrix *y, coli_error *error) {
   (void)context, (void)stream;
   if (!x || !y || y->cols < 5 || y->rows < 1)
     return refuse(COLI_FAILED, COLI_SITE_ARGUMENT, "stub: rms_norm: y", error);
-  float* out = (float*)y->data;
+  float *out = (float *)y->data;
   out[0] = (float)x->rows, out[1] = (float)x->cols, out[2] = (float)x->stride, out[3] = gain ? 1 : 0, out[4] = epsilon;
   return COLI_DONE;
 }
 
 /* y[0] = number of experts, then the first code byte of each w2. */
-static coli_status moe(coli_context* context, coli_stream* stream, const coli_matrix* x, const coli_matrix* picks,
-                       const coli_matrix* weights, const coli_matrix* ids, const coli_weight_list* w1,
-                       const coli_weight_list* w3, const coli_weight_list* w2, float limit, coli_matrix* y,
-                       coli_error* error) {
+static coli_status moe(coli_context *context, coli_stream *stream, const coli_matrix *x, const coli_matrix *picks,
+                       const coli_matrix *weights, const coli_matrix *ids, const coli_weight_list *w1,
+                       const coli_weight_list *w3, const coli_weight_list *w2, float limit, coli_matrix *y,
+                       coli_error *error) {
   (void)context, (void)stream, (void)x, (void)picks, (void)weights, (void)ids, (void)w1, (void)w3, (void)limit;
-  float* out = (float*)y->data;
+  float *out = (float *)y->data;
   if (w2->count + 1 > y->cols) return refuse(COLI_FAILED, COLI_SITE_ARGUMENT, "stub: moe: y", error);
   out[0] = (float)w2->count;
-  for (int64_t i = 0; i < w2->count; ++i) out[i + 1] = (float)*(const unsigned char*)w2->items[i]->desc.codes;
+  for (int64_t i = 0; i < w2->count; ++i) out[i + 1] = (float)*(const unsigned char *)w2->items[i]->desc.codes;
   return COLI_DONE;
 }
 
-static coli_status top_k(coli_context* context, coli_stream* stream, const coli_matrix* scores, coli_matrix* selected,
-                         coli_error* error) {
+static coli_status top_k(coli_context *context, coli_stream *stream, const coli_matrix *scores, coli_matrix *selected,
+                         coli_error *error) {
   (void)context, (void)stream, (void)scores, (void)selected;
   return refuse(COLI_FAILED, COLI_SITE_NONFINITE, "stub: top_k: NaN in row 3 \xff", error);
 }
@@ -187,10 +187,10 @@ COLI_EXPORT int stub_use(void) { return stub_dependency(); }
 #endif
 
 #ifndef STUB_NO_QUERY
-COLI_EXPORT const coli_backend* coli_backend_query(void);
-const coli_backend* coli_backend_query(void) {
+COLI_EXPORT const coli_backend *coli_backend_query(void);
+const coli_backend *coli_backend_query(void) {
 #ifdef STUB_CRASH_QUERY
-  *(volatile int*)8 = 1;
+  *(volatile int *)8 = 1;
 #endif
 #ifdef STUB_HANG_QUERY
   for (;;) sleep(1);
@@ -203,7 +203,7 @@ const coli_backend* coli_backend_query(void) {
   (void)at;
 #define COLI_SERVICE(requirement, name_, ...) \
   slots[at].name = #name_, slots[at].signature = coli_signature(#name_ "(" #__VA_ARGS__ ")"), ++at;
-#define COLI_STAGE(requirement, name_, ...)                                                   \
+#define COLI_STAGE(requirement, name_, ...) \
   slots[at].name = #name_, slots[at].signature = coli_signature(#name_ "(" #__VA_ARGS__ ")"); \
   slots[at].function = (void (*)(void))decline_##name_, ++at;
 #include "coli_slots.inc"
