@@ -1,4 +1,4 @@
-"""Calls of every stage with odd shapes: the inputs that the reference, the portable library and all others are given."""
+"""Calls of every stage with odd shapes: what the reference, the portable library and all others are given."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ class Maker:
             shape = (rows, cols // 32)
         scales = rng.integers(115, 125, shape, dtype=np.uint8)
         if edge:
-            scales.flat[:: max(1, scales.size // 3)] = rng.choice([0, 1, 60], size=scales.flat[:: max(1, scales.size // 3)].shape)
+            scales.flat[:: max(1, scales.size // 3)] = rng.choice(
+                [0, 1, 60], size=scales.flat[:: max(1, scales.size // 3)].shape
+            )
         return WeightSpec(format, rows, cols, codes, scales)
 
 
@@ -101,7 +103,9 @@ def rows(make: Maker) -> Iterator[Call]:
         )
     for limit in (0.0, 1.5):
         yield Call(
-            "swiglu", [make.floats(2, 45, scale=3), make.floats(2, 45, scale=3), limit, np.zeros((2, 45), np.float32)], (3,)
+            "swiglu",
+            [make.floats(2, 45, scale=3), make.floats(2, 45, scale=3), limit, np.zeros((2, 45), np.float32)],
+            (3,),
         )
     yield Call("add", [make.floats(3, 29), make.floats(3, 29)], (1,))
     yield Call("kv_append", [make.floats(3, 19), 9, make.floats(5, 19)], (2,))
@@ -141,7 +145,12 @@ def compressors(make: Maker, small: bool) -> Iterator[Call]:
 def attentions(make: Maker, small: bool) -> Iterator[Call]:
     """Yield attention over the ring alone, with all entries, and with selected ones; index_scores and top_k."""
     heads, width, window = 5, 10 if small else 150, 70
-    for position, tokens, ratio, mode in [(0, 3, 0, "raw"), (130, 2, 4, "all"), (300, 4, 4, "selected"), (61, 1, 1, "all")]:
+    for position, tokens, ratio, mode in [
+        (0, 3, 0, "raw"),
+        (130, 2, 4, "all"),
+        (300, 4, 4, "selected"),
+        (61, 1, 1, "all"),
+    ]:
         ring = make.floats(window + tokens - 1 if position else tokens + 2, width)
         entries = None if mode == "raw" else make.floats(max(1, (position + tokens) // ratio), width)
         selected = None
@@ -201,7 +210,12 @@ def mixers(make: Maker, small: bool) -> Iterator[Call]:
         )
         yield Call(
             "hc_post",
-            [make.floats(tokens, width), make.floats(tokens, n), make.floats(tokens, n * n), make.floats(tokens, n * width)],
+            [
+                make.floats(tokens, width),
+                make.floats(tokens, n),
+                make.floats(tokens, n * n),
+                make.floats(tokens, n * width),
+            ],
             (3,),
         )
         yield Call(
@@ -230,13 +244,21 @@ def mixers(make: Maker, small: bool) -> Iterator[Call]:
         shapes = [(inner, width), (inner, width), (width, inner)]
         experts = [[make.weight(format, *shape) for _ in ids] for shape in shapes]
         share = make.floats(tokens, 2)
-        yield Call("moe", [make.floats(tokens, width), picks, share, ids, *experts, 1.0, make.floats(tokens, width)], (8,))
+        yield Call(
+            "moe", [make.floats(tokens, width), picks, share, ids, *experts, 1.0, make.floats(tokens, width)], (8,)
+        )
 
 
 def all_calls(seed: int, *, small: bool = False) -> list[Call]:
     """Return calls of every stage; ``small`` keeps the vector file in tens of kilobytes."""
     make = Maker(seed)
-    return [*products(make, small), *rows(make), *compressors(make, small), *attentions(make, small), *mixers(make, small)]
+    return [
+        *products(make, small),
+        *rows(make),
+        *compressors(make, small),
+        *attentions(make, small),
+        *mixers(make, small),
+    ]
 
 
 def copied(call: Call) -> list[Any]:
