@@ -1,7 +1,8 @@
 """Show what the order of docs/numerics.md costs: ``python bench/orders/run.py LIBRARY... [--nvdisasm PATH]``.
 
-For each library and format the share of the read bandwidth (one token) and of the fma peak (64 tokens), both limits measured in
-the same run around each kernel; then, when nvcc is there, the machine code of the same loops for three GPU architectures.
+For each library and format the share of the read bandwidth (one token) and of the fma peak (64 tokens), both limits
+measured in the same run around each kernel; then, when nvcc is there, the machine code of the same loops for three GPU
+architectures.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def probe(folder: Path, level: str) -> ctypes.CDLL:
     library = folder / f"probe-{level}.so"
     flags = ["-O3", "-std=c++17", "-ffp-contract=fast", f"-DBYTES={bytes_}", f"-march={march}", "-shared", "-fPIC"]
     wide = ["-mprefer-vector-width=512"] if bytes_ == 64 else []
-    subprocess.run(["c++", *flags, *wide, str(HERE / "orders.cpp"), "-o", str(library), "-lpthread"], check=True)
+    subprocess.run(
+        [shutil.which("c++") or "c++", *flags, *wide, str(HERE / "orders.cpp"), "-o", str(library), "-lpthread"],
+        check=True,
+    )
     loaded = ctypes.CDLL(str(library))
     loaded.read_rate.restype = loaded.fma_rate.restype = ctypes.c_double
     loaded.read_rate.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int]
@@ -114,7 +118,7 @@ def machine_code(folder: Path, nvcc: str, nvdisasm: str) -> list[str]:
                 continue
             begin, end = max((loop for loop in loops if loop[1] - loop[0] < 4000), key=lambda loop: loop[1] - loop[0])
             loop = code[begin:end]
-            fma = sum(line.split()[-1 if False else 0].startswith("FFMA") or " FFMA" in line for line in loop)
+            fma = sum("FFMA" in line for line in loop)
             wide, narrow = (
                 sum("LDG.E.128" in line for line in loop),
                 sum("LDG.E" in line and "128" not in line for line in loop),
@@ -124,9 +128,8 @@ def machine_code(folder: Path, nvcc: str, nvdisasm: str) -> list[str]:
             ]  # fma of one pass: products, decoding, factor
             passes = max(1, round(fma / extra))
             slots = len(loop) / (passes * WEIGHTS[name])
-            rows.append(
-                f"| {arch} | {name} | {wide // passes} x LDG.E.128, {narrow // passes} narrow a pass | {fma} FFMA in {passes} passes | {slots:.1f} |"
-            )
+            loads = f"{wide // passes} x LDG.E.128, {narrow // passes} narrow a pass"
+            rows.append(f"| {arch} | {name} | {loads} | {fma} FFMA in {passes} passes | {slots:.1f} |")
     return rows
 
 
@@ -138,9 +141,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if arguments.libraries:
-            print(
-                "| library | format | one token | share of read bandwidth | 64 tokens | share of fma peak |\n|---|---|---|---|---|---|"
-            )
+            print("| library | format | one token | share of read bandwidth | 64 tokens | share of fma peak |")
+            print("|---|---|---|---|---|---|")
         for path in arguments.libraries:
             library = native.Library(path)
             limits = probe(Path(folder), library.name.removeprefix("cpu-"))

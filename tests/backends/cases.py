@@ -1,4 +1,4 @@
-"""Calls of every stage with odd shapes: the inputs that the reference, the portable library and all others are given."""
+"""Calls of every stage with odd shapes: what the reference, the portable library and all others are given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Call a backend library directly through its table, without the extension: what the tests and the vector generator use."""
+"""Call a backend library directly through its table, without the extension: for the tests and the vectors."""
 
 from __future__ import annotations
 
@@ -220,15 +220,13 @@ class Context:
             else:
                 passed.append(ctypes.c_int64(value))
         # ctypes passes a bare c_float through a variadic-like prototype as double: declare the types.
+        numbers = (ctypes.c_float, ctypes.c_int64)
         kinds = [
             type(item) if isinstance(item, (ctypes.c_float, ctypes.c_int64)) else ctypes.c_void_p for item in passed
         ]
         prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *kinds, ctypes.c_void_p)
         error = Error(ctypes.sizeof(Error), 0, b"")
-        cast = [
-            ctypes.cast(item, ctypes.c_void_p) if kind is ctypes.c_void_p else item
-            for item, kind in zip(passed, kinds, strict=True)
-        ]
+        cast = [item if isinstance(item, numbers) else ctypes.cast(item, ctypes.c_void_p) for item in passed]
         status = prototype(self.library.slots[name].function)(
             self.handle, None, *cast, ctypes.cast(ctypes.byref(error), ctypes.c_void_p)
         )

@@ -60,9 +60,8 @@ def test_below_two_ulp(functions: ctypes.CDLL, name: str) -> None:
 
 def test_ends(functions: ctypes.CDLL) -> None:
     x = np.array([-np.inf, -200, -104.1, 88.8, 200, np.inf, 0], np.float32)
-    np.testing.assert_array_equal(
-        call(functions, "exp_", x), np.array([0, 0, 0, np.inf, np.inf, np.inf, 1], np.float32)
-    )
+    ends = np.array([0, 0, 0, np.inf, np.inf, np.inf, 1], np.float32)
+    np.testing.assert_array_equal(call(functions, "exp_", x), ends)
     np.testing.assert_array_equal(call(functions, "sigmoid_", x)[[0, 5, 6]], np.array([0, 1, 0.5], np.float32))
     np.testing.assert_array_equal(call(functions, "softplus_", x)[[0, 4]], np.array([0, 200], np.float32))
 
