@@ -68,7 +68,7 @@ def _linux_flags(root: Path) -> frozenset[str] | None:
 def _archspec_flags() -> frozenset[str] | None:
     """Ask archspec, which knows the ways of the systems without ``/proc``; its names are those of Linux."""
     try:
-        from archspec import cpu as archspec_cpu  # type: ignore[import-untyped]
+        from archspec import cpu as archspec_cpu
 
         return frozenset(archspec_cpu.host().features)
     except Exception:  # whatever fails in a foreign probe, the answer is "not known"

@@ -145,7 +145,7 @@ def read_cached(folder: Path | None, key: str) -> Answer | None:
 def write_cached(folder: Path | None, key: str, answer: Answer) -> None:
     """Keep an answer that is about the library alone and would come out the same again.
 
-    Not a time-out, a crash or a child that did not start, and not a fault of this installation (its code or its canary).
+    Not a time-out, a crash or a child that did not start; not a fault of this installation (its code or canary).
     """
     if folder is None or answer.end != "exit" or answer.detail != _CLEAN_EXIT:
         return

@@ -1,4 +1,4 @@
-"""Read and write stage vectors: calls of stages with their expected outputs, as the replay driver and the canary gate use them.
+"""Read and write stage vectors: calls of stages with their expected outputs, for the replay driver and the canary gate.
 
 The format is little endian and made of 8-byte words; blobs are filled up with zeros to whole words.
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Union
 
 __all__ = ["Case", "Floating", "Integer", "Matrix", "Weight", "Weights", "read_vectors", "write_vectors"]
 
@@ -70,7 +69,7 @@ class Weights:
     items: tuple[Weight, ...]
 
 
-Argument = Union[None, Integer, Floating, Matrix, Weight, Weights]
+Argument = Integer | Floating | Matrix | Weight | Weights | None
 
 
 @dataclass(frozen=True)

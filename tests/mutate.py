@@ -3,8 +3,8 @@
     python tests/mutate.py            # every mutation; exit 1 when one survives
     python tests/mutate.py --list
 
-The places are those that a correct-looking implementation gets wrong. A mutation whose text is not found is an error: the
-list follows the code.
+The places are those that a correct-looking implementation gets wrong. A mutation whose text is not found is an error:
+the list follows the code.
 """
 
 from __future__ import annotations

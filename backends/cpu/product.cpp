@@ -67,9 +67,12 @@ void fused_rows(const uint8_t *const *codes, const uint8_t *const *scales, int64
         }
       }
       COLI_UNROLL(R, row)
-      COLI_UNROLL(Tokens, token) if constexpr (Format::kScaled) acc[group][row][token] =
-          fma(load(factors[row] + group * kWidth), sum[row][token], acc[group][row][token]);
-      else acc[group][row][token] = sum[row][token];
+      COLI_UNROLL(Tokens, token)
+      if constexpr (Format::kScaled) {
+        acc[group][row][token] = fma(load(factors[row] + group * kWidth), sum[row][token], acc[group][row][token]);
+      } else {
+        acc[group][row][token] = sum[row][token];
+      }
       COLI_END COLI_END
     }
   }

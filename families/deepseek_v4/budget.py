@@ -88,7 +88,7 @@ def _bytes_of(shapes: Shapes) -> int:
 
 
 def dense_bytes(geometry: Geometry, tensor_bytes: Mapping[str, int]) -> int:
-    """Return the bytes of the resident tensors; vectors are kept as float32. `tensor_bytes`: name -> bytes in the files."""
+    """Return the bytes of the resident tensors, vectors as float32. `tensor_bytes`: name -> bytes in the files."""
     total = 0
     for tensor in dense_tensors(geometry):
         if tensor.kind == "product":

@@ -1,7 +1,8 @@
 """The forward pass of DeepSeek V4 over native stages.
 
-The text follows the specification from top to bottom: embedding, then per layer two sites (attention, mixture of experts),
-each wrapped in hyper-connections, then the head. Every line that computes is a stage of the ABI; Python only says which.
+The text follows the specification from top to bottom: embedding, then per layer two sites (attention, mixture of
+experts), each wrapped in hyper-connections, then the head. Every line that computes is a stage of the ABI; Python
+only says which.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .config import Geometry
 from .layout import expert_name, expert_names, expert_shapes
 from .rope import compressed_frequencies, main_frequencies
 from .state import LayerState, Scratch, new_states
-from .weights import Compressor, Hyper, Layer, Product, check_experts, load_weights
+from .weights import Compressor, Hyper, Indexer, Layer, Product, check_experts, load_weights
 
 __all__ = ["Engine"]
 
@@ -34,7 +35,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Engine:
-    """One sequence of one DeepSeek V4 model. `forward` continues at the position that it is told, which must be the next one."""
+    """One sequence of one DeepSeek V4 model; `forward` continues at the next position and nowhere else."""
 
     def __init__(
         self,
@@ -49,8 +50,9 @@ class Engine:
     ) -> None:
         """Check the checkpoint, reserve every byte in the ledger, then read the resident weights.
 
-        `config`: the parsed text config. `progress` is told (bytes done, bytes in all). Raises CheckpointError for tensors that
-        contradict the config, BudgetError when the RAM limit cannot hold one layer and one token's experts.
+        `config`: the parsed text config. `progress` is told (bytes done, bytes in all). Raises CheckpointError for
+        tensors that contradict the config, BudgetError when the RAM limit cannot hold one layer and one token's
+        experts.
         """
         self.geometry = g = Geometry.from_config(config, str(checkpoint.path / "config.json"))
         expert_format = check_experts(checkpoint, g)
@@ -236,7 +238,7 @@ class Engine:
                 state.index_entries,
             )
             if visible > g.index_top_k:  # else every visible entry is selected, and no choice is the same choice
-                selected = self._select(layer, state, buf, position, ratio, rope, visible)
+                selected = self._select(indexer, state, buf, position, ratio, rope, visible)
 
         stages.attention(
             buf.q,
@@ -290,15 +292,14 @@ class Engine:
         )
 
     def _select(
-        self, layer: Layer, state: LayerState, buf: Any, position: int, ratio: int, rope: _Angles, visible: int
+        self, indexer: Indexer, state: LayerState, buf: Any, position: int, ratio: int, rope: _Angles, visible: int
     ) -> npt.NDArray[np.int32]:
         """Return [tokens, index_top_k] entries for each token; buf.q_low is the indexer's input too."""
         g, stages = self.geometry, self._stages
-        assert layer.indexer is not None
         cosine, sine = rope.compressed
-        self._product(layer.indexer.wq_b, buf.q_low, buf.index_q)
+        self._product(indexer.wq_b, buf.q_low, buf.index_q)
         stages.rope(cosine, sine, g.index_heads, 0, buf.index_q)
-        self._product(layer.indexer.weights_proj, buf.x, buf.index_weights)
+        self._product(indexer.weights_proj, buf.x, buf.index_weights)
         keys = state.index_entries[:visible]
         for start in range(0, len(buf.x), self._score_rows):
             rows = slice(start, start + self._score_rows)

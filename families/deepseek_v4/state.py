@@ -20,7 +20,7 @@ _INTEGERS = frozenset({"picks", "selected"})
 
 
 class LayerState:
-    """Raw ring, compressed entries and open windows of one layer. Nothing needs clearing: positions say what is valid."""
+    """Raw ring, compressed entries and open windows of a layer. Positions say what is valid; nothing is cleared."""
 
     __slots__ = (
         "entries",

@@ -1,7 +1,8 @@
 """Write backends/canary.bin: ``python tests/backends/make_canary.py PORTABLE_LIBRARY``.
 
-Stages whose definition needs only +, -, *, / and square roots are computed in exact rational arithmetic (`canary_cases`); the rest
-(those with exp) come from the portable library, whose outputs a test holds against the float64 reference.
+Stages whose definition needs only +, -, *, / and square roots are computed in exact rational arithmetic
+(`canary_cases`); the rest (those with exp) come from the portable library, whose outputs a test holds against the
+float64 reference.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The stages of the ABI in numpy float64: the judge of accuracy.
 
-Written from docs/numerics.md and the contracts in coli_slots.inc, without any of the code under test. Arithmetic is float64 in
-whatever order numpy likes; outputs are rounded once, to the type of the output array. `ReferenceStages` has the methods of a
-`Dispatcher`, so that an engine can run on it as well.
+Written from docs/numerics.md and the contracts in coli_slots.inc, without any of the code under test. Arithmetic is
+float64 in whatever order numpy likes; outputs are rounded once, to the type of the output array. `ReferenceStages`
+has the methods of a `Dispatcher`, so that an engine can run on it as well.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def rms(x: np.ndarray, epsilon: float) -> np.ndarray:
 
 
 def rotate(x: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
-    """Rotate adjacent pairs of the last 2*pairs channels; x [..., width], cosine and sine broadcast over [..., pairs]."""
+    """Rotate adjacent pairs of the last 2*pairs channels; x [..., width], cosine and sine over [..., pairs]."""
     pairs = cosine.shape[-1]
     head, tail = x[..., : x.shape[-1] - 2 * pairs], x[..., x.shape[-1] - 2 * pairs :]
     a, b = tail[..., 0::2], tail[..., 1::2]

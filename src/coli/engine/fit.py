@@ -12,7 +12,8 @@ __all__ = ["fit_chunk"]
 def fit_chunk(ledger: Ledger, items: Callable[[int], Sequence[Item]], most: int, tier: str = "ram") -> int:
     """Return a chunk of at most `most` tokens whose items fit what is free in `tier`; 1 when nothing does.
 
-    `items(chunk)` lists what an engine would reserve. The refusal itself is left to the reservation, which knows the numbers.
+    `items(chunk)` lists what an engine would reserve. The refusal itself is left to the reservation, which knows the
+    numbers.
     """
     free = ledger.free(tier)
     chunk = max(1, most)

@@ -18,7 +18,7 @@ class HostMemory:
 
 
 def probe_host_memory(root: Path = Path("/")) -> HostMemory:
-    """Read memory totals and cgroup limits (v1 and v2, ancestors included) below `root`. Never raises for cgroup files."""
+    """Read memory totals and the cgroup limits (v1, v2, ancestors too) below `root`. Unreadable files are skipped."""
     import psutil
 
     memory = psutil.virtual_memory()

@@ -36,7 +36,8 @@ __all__ = ["Model", "open_model"]
 
 Floats = npt.NDArray[np.float32]
 
-# Logits in float32 and what sampling makes of them in float64 (values, order, probabilities, sums), per vocabulary entry.
+# Logits in float32 and what sampling makes of them in float64 (values, order, probabilities, sums), per vocabulary
+# entry.
 _BYTES_PER_LOGIT = 4 + 6 * 8
 # Left alone when no --ram says otherwise: other programs breathe, and reads go through the page cache.
 _LEFT_FREE_SHARE = 16
@@ -225,10 +226,11 @@ def open_model(
 ) -> Model:
     """Open a checkpoint folder.
 
-    `threads`: None takes the physical cores. `context`: positions that prompt and answer may fill; None takes what the model was
-    made for. `prefill_chunk`: prompt tokens computed at once. `ram`: hard limit in bytes, or a size such as "12GiB". `backend`: a
-    name or a library file. `search`: where backends are looked for. `plugins`: allow list of family plugins. `progress` is told (bytes done, bytes in
-    all) while resident weights are read, `tell` every new fallback once. None of these changes a bit of the result.
+    `threads`: None takes the physical cores. `context`: positions that prompt and answer may fill; None takes what
+    the model was made for. `prefill_chunk`: prompt tokens computed at once. `ram`: hard limit in bytes, or a size
+    such as "12GiB". `backend`: a name or a library file. `search`: where backends are looked for. `plugins`: allow
+    list of family plugins. `progress` is told (bytes done, bytes in all) while resident weights are read, `tell`
+    every new fallback once. None of these changes a bit of the result.
 
     Raises CheckpointError, FamilyError, BackendRefused, BudgetError, UsageError; nothing stays open after an error.
     """

@@ -34,8 +34,8 @@ def test_logits(name: str, model: Any, demo_reference: dict[str, Any]) -> None:
     assert np.abs(model.logits(prompt["ids"], last=1)[0] - arrays[f"{name}.last_logits"]).max() < 5e-4
     rows = model.logits(prompt["ids"] + prompt["greedy"][:-1], last=96)
     top = np.take_along_axis(rows, arrays[f"{name}.greedy_top5_ids"].astype(np.int64), 1)
-    # At one position of open17 the 16th and 17th best entry of the indexer differ by 2.4e-7, one unit in the last place: the
-    # choice may fall either way, and moves that row by 3e-3. Every other row agrees within 5e-5.
+    # At one position of open17 the 16th and 17th best entry of the indexer differ by 2.4e-7, one unit in the last
+    # place: the choice may fall either way, and moves that row by 3e-3. Every other row agrees within 5e-5.
     error = np.abs(top - arrays[f"{name}.greedy_top5_logits"]).max(1)
     assert np.sort(error)[-3] < 5e-5
     assert error.max() < (5e-3 if name == "open17" else 5e-5)
