@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Checkpoint", "Note", "canonical_name"]
+__all__ = ["Checkpoint", "Note"]
 
 INDEX_LIMIT_BYTES = 256 << 20
 _INDEX = "model.safetensors.index.json"
@@ -42,23 +42,8 @@ class _Index(msgspec.Struct):
     metadata: dict[str, Any] | None = None
 
 
-_KV_NORM = re.compile(r"((?:layers|mtp)\.\d+\.attn)\.norm\.")
-
-
-def canonical_name(name: str) -> str:
-    """Return a tensor's name without the optional `model.` prefix and without the renamings of save_pretrained."""
-    name = name.removeprefix("model.")
-    if name.startswith("embed_tokens."):
-        return "embed." + name.removeprefix("embed_tokens.")
-    if name.startswith("hc_head.hc_"):
-        return "hc_head_" + name.removeprefix("hc_head.hc_")
-    if ".attn.norm." in name and (match := _KV_NORM.match(name)):
-        return f"{match[1]}.kv_norm.{name[match.end() :]}"
-    return name
-
-
 class Checkpoint:
-    """An open checkpoint. ``tensors``: canonical name to place. ``notes``: what was odd but harmless.
+    """An open checkpoint. ``tensors``: name to place, as in the files until `rename`. ``notes``: odd but harmless things.
 
     A context manager. Reads may come from several threads; a file is opened at its first read, so at most one
     descriptor a shard is held. ``config`` and ``generation_config`` are the decoded files (None when there is no
@@ -115,6 +100,22 @@ class Checkpoint:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def rename(self, canonical: Callable[[str], str]) -> None:
+        """Give every tensor its family's own name. Raises CheckpointError when two of them would share one."""
+        tensors: dict[str, TensorInfo] = {}
+        for name, info in self.tensors.items():
+            own = canonical(name)
+            other = tensors.setdefault(own, info if own == name else msgspec.structs.replace(info, name=own))
+            if other.path != info.path or other.offset != info.offset:
+                raise CheckpointError(
+                    f"{self.path}: {own}",
+                    "the checkpoint holds this tensor under two names",
+                    observed=f"once in {other.path.name}, once as {name} in {info.path.name}",
+                    fix="keep one of the two layouts",
+                    code="checkpoint.two-spellings",
+                )
+        self.tensors = MappingProxyType(tensors)
 
     def __getitem__(self, name: str) -> TensorInfo:
         """Return the place of a tensor. Raises CheckpointError with the file that should hold it."""
@@ -324,7 +325,6 @@ def _join(
     weight_map: Mapping[str, str] = index.weight_map if index else {}
     found: dict[str, str] = {}
     tensors: dict[str, TensorInfo] = {}
-    spellings: dict[str, str] = {}
     unlisted = 0
     for file, header in headers.items():
         for name, info in header.tensors.items():
@@ -339,17 +339,7 @@ def _join(
                     continue
             unlisted += index is not None and claimed is None
             found[name] = file
-            canonical = canonical_name(name)
-            other = spellings.setdefault(canonical, name)
-            if other != name:
-                raise CheckpointError(
-                    f"{folder}: {canonical}",
-                    "the checkpoint holds this tensor under two names",
-                    observed=f"{other} in {found[other]}, {name} in {file}",
-                    fix="keep one of the two layouts",
-                    code="checkpoint.two-spellings",
-                )
-            tensors[canonical] = info if canonical == name else msgspec.structs.replace(info, name=canonical)
+            tensors[name] = info
     if unlisted:
         notes.append(
             Note("checkpoint.unlisted-tensors", _INDEX, f"{unlisted} tensors in the files are not in the index")

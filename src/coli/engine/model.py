@@ -26,6 +26,7 @@ from coli.engine.tokenizer import Tokenizer
 from coli.errors import CheckpointError, UsageError
 from coli.families.probe import load_engine
 from coli.families.registry import Registry, Resolution
+from coli.families.roles import RoleTable
 from coli.paths import cache_folder
 from coli.units import parse_size
 
@@ -240,6 +241,7 @@ def open_model(
             checkpoint.config, str(checkpoint.path / "config.json")
         )
         resolution.require_engine(str(checkpoint.path / "config.json"))
+        checkpoint.rename(RoleTable(resolution.descriptor).canonical)
         engine_class = load_engine(resolution.family, cache_folder())
         tokenizer = _tokenizer(checkpoint.path)
         loaded = load(backend, search or default_search())
