@@ -43,7 +43,7 @@ class _Index(msgspec.Struct):
 
 
 class Checkpoint:
-    """An open checkpoint. ``tensors``: names to places, those of the files until `rename`. ``notes``: harmless oddities.
+    """An open checkpoint. ``tensors``: names to places, those of the files until `rename`. ``notes``: oddities.
 
     A context manager. Reads may come from several threads; a file is opened at its first read, so at most one
     descriptor a shard is held. ``config`` and ``generation_config`` are the decoded files (None when there is no
