@@ -121,6 +121,18 @@ def test_explain_a_type_that_cannot_run(capsys: pytest.CaptureFixture[str], subj
     assert f"model_type is '{subject}'" in streams.out and "coli: " in streams.err
 
 
+def test_explain_takes_the_folders_that_run_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    snapshot = tmp_path / "hub" / "models--a--b" / "snapshots" / "1f"
+    snapshot.mkdir(parents=True)
+    checkpoint(snapshot, model_type="deepseek_v4", **FLASH)
+    for folder in (tmp_path, snapshot.parent.parent, snapshot, snapshot / "config.json"):
+        assert document(capsys, "explain", str(folder), "--json")["resolution"]["variant"] == "flash"
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q" / "m.gguf").write_bytes(b"GGUF")
+    for path in (tmp_path / "q", tmp_path / "q" / "m.gguf"):
+        assert "GGUF is not read" in document(capsys, "explain", str(path), "--json", code=1)["error"]["fix"]
+
+
 def test_explain_a_broken_config(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     assert main(["families", "explain", str(tmp_path)]) == 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -76,9 +77,26 @@ def test_version(run: Any) -> None:
     assert run("--version").out == f"coli {coli.__version__}\n"
 
 
-def test_no_command_shows_help(run: Any) -> None:
-    done = run()
-    assert done.code == 2 and "demo" in done.err + done.out
+@pytest.mark.parametrize(("words", "line"), [((), "  demo      Show that"), (("config",), "  show  Show the value")])
+def test_a_bare_name_shows_help_as_it_is_laid_out(run: Any, words: tuple[str, ...], line: str) -> None:
+    done = run(*words)
+    assert done.code == 2 and not done.out
+    assert any(shown.startswith(line) for shown in done.err.splitlines())
+
+
+def test_an_option_may_stand_before_or_behind_a_subcommand(run: Any) -> None:
+    for words in (("families", "show", "deepseek_v4"), ("backends", "explain", "cpu-portable")):
+        assert run(words[0], "--json", *words[1:]).out == run(*words, "--json").out
+        assert json.loads(run(*words, "--json").out)["schema"] == f"coli.{words[0]}/1"
+    assert "╭" in run("families", "show", "deepseek_v4").out
+    for words in (("--ascii", "show", "deepseek_v4"), ("show", "deepseek_v4", "--ascii")):
+        done = run("families", *words)
+        assert done.code == 0 and done.out.isascii()
+
+
+def test_notes_on_the_environment_are_shown_once(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLI_SOMETHING_ELSE", "1")
+    assert run("families", "show", "deepseek_v4").err.count("COLI_SOMETHING_ELSE") == 1
 
 
 def test_wrong_environment_does_not_hide_the_help(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from coli.cli.group import show_help
 from coli.cli.options import with_settings
 from coli.cli.terminal import Terminal
 from coli.settings import SETTINGS, Resolved, Setting
@@ -15,9 +16,12 @@ from coli.settings import SETTINGS, Resolved, Setting
 __all__ = ["command"]
 
 
-@click.group("config")
+@click.group("config", invoke_without_command=True)
 def command() -> None:
     """Show settings and where each comes from."""
+    ctx = click.get_current_context()
+    if ctx.invoked_subcommand is None:
+        show_help(ctx)
 
 
 @command.command("show")

@@ -8,9 +8,10 @@ from typing import cast
 
 import click
 
+from coli.cli.failure import EXIT_USAGE
 from coli.settings.names import nearest
 
-__all__ = ["COMMANDS", "run_group"]
+__all__ = ["COMMANDS", "run_group", "show_help"]
 
 # Name of the command and of its module in coli.cli, whose attribute `command` is the click command.
 COMMANDS = {
@@ -59,6 +60,7 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) 
 
 @click.group(
     cls=_LazyGroup,
+    invoke_without_command=True,
     help="Run mixture-of-experts language models that do not fit the machine.",
     epilog="Start with: coli demo",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
@@ -67,7 +69,18 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) 
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
 )
 def _group() -> None:
-    pass
+    ctx = click.get_current_context()
+    if ctx.invoked_subcommand is None:
+        show_help(ctx)
+
+
+def show_help(ctx: click.Context) -> None:
+    """Show what a bare name could be followed by, and end with the code of a usage error.
+
+    click's own answer differs from release to release, and is a one-line error in some.
+    """
+    click.echo(ctx.get_help(), err=True)
+    ctx.exit(EXIT_USAGE)
 
 
 def run_group(arguments: Sequence[str]) -> int:

@@ -238,7 +238,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--json",
         None,
         None,
-        ("run", "demo", "verify", "config"),
+        ("run", "demo", "verify", "families", "backends", "config"),
     ),
     Setting(
         "explain",
