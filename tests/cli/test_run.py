@@ -76,6 +76,7 @@ def test_engine_settings_reach_open(run: Any, model: Any) -> None:
         "ram": 2 << 30,
         "backend": "cpu-portable",
         "plugins": None,
+        "text": True,
     }
     assert (search.selection, search.selection_origin) == ("cpu-portable", "--backend")
 

@@ -149,6 +149,20 @@ def test_a_missing_shard_is_counted_by_name() -> None:
     assert "model-00003-of-00003.safetensors" in str(error.observed)
 
 
+def test_a_missing_shard_of_a_cache_is_fetched_by_the_tool_that_owns_the_cache(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--some-lab--Some--Model" / "snapshots" / "1f"
+    snapshot.parent.mkdir(parents=True)
+    make(snapshot, TWO)
+    (snapshot / "model-00002-of-00002.safetensors").unlink()
+    fix = str(refusal(snapshot).fix)
+    assert "`hf download some-lab/Some--Model model-00002-of-00002.safetensors`" in fix
+
+
+def test_a_repository_name_is_not_a_folder_and_says_how_to_get_one(tmp_path: Path) -> None:
+    assert "`hf download some-lab/Some-Model`" in str(refusal(Path("some-lab/Some-Model")).fix)
+    assert "hf download" not in str(refusal(tmp_path / "nothing").fix)
+
+
 def test_absent_and_misplaced_tensors_are_told_apart(tmp_path: Path) -> None:
     error = refusal(CASES / "W04")
     assert error.code == "checkpoint.absent-tensor"

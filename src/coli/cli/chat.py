@@ -46,7 +46,7 @@ def command(settings: Resolved) -> None:
     path = model_path(settings)
     notes = Terminal.from_settings(sys.stderr, settings)
     output = Terminal.from_settings(sys.stdout, settings)
-    with open_model(settings, path, notes) as model:
+    with open_model(settings, path, notes, text=True) as model:
         show_found(model.facts(), notes)
         notes.note(describe_sampling(model.sampling(sampling_of(settings))))
         notes.note("/help lists the commands")

@@ -72,10 +72,12 @@ class Model(Protocol):
     def stage_rows(self) -> list[dict[str, Any]]: ...
 
 
-def open_model(settings: Resolved, path: str | Path, terminal: Terminal) -> AbstractContextManager[Model]:
+def open_model(
+    settings: Resolved, path: str | Path, terminal: Terminal, *, text: bool
+) -> AbstractContextManager[Model]:
     """Open the checkpoint at ``path`` with the settings' threads, memory and backend.
 
-    ``terminal`` shows how far reading the weights is, and every new fallback.
+    ``terminal`` shows how far reading the weights is, and every new fallback. ``text``: a tokenizer is needed.
     """
     import coli
 
@@ -88,6 +90,7 @@ def open_model(settings: Resolved, path: str | Path, terminal: Terminal) -> Abst
         backend=settings["backend"],
         search=backend_search(settings),
         plugins=settings["plugins"],
+        text=text,
         progress=lambda done, total: terminal.progress("reading weights", done, total),
         tell=lambda fallback: terminal.line(
             f"[coli] fallback: {fallback.stage}: {fallback.backend} declined: {fallback.reason}"

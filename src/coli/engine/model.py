@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coli.backends import _host
+from coli.backends.abi.structs import workspace_bytes
 from coli.backends.candidates import default_search
 from coli.backends.dispatch import Dispatcher, Fallback
 from coli.backends.loader import Loaded, load
@@ -21,9 +22,11 @@ from coli.engine.generation import TextStream, TokenStream, eos_ids_of
 from coli.engine.host_cpu import default_threads
 from coli.engine.host_memory import probe_host_memory, resident_bytes
 from coli.engine.ledger import Item, Ledger
+from coli.engine.location import child, find_snapshot
 from coli.engine.sampling import Sampler, SamplingChoice, resolve_sampling
 from coli.engine.tokenizer import Tokenizer
 from coli.errors import CheckpointError, UsageError
+from coli.families.config_file import read_config
 from coli.families.probe import load_engine
 from coli.families.registry import Registry, Resolution
 from coli.families.roles import RoleTable
@@ -43,8 +46,6 @@ _BYTES_PER_LOGIT = 4 + 6 * 8
 # Left alone when no --ram says otherwise: other programs breathe, and reads go through the page cache.
 _LEFT_FREE_SHARE = 16
 _LEFT_FREE_LEAST_BYTES = 512 << 20
-# The workspace that a backend takes for any size of stage: COLI_WORKSPACE_BYTES in coli_backend.h.
-_WORKSPACE_BYTES, _WORKSPACE_BYTES_PER_THREAD = 8 << 20, 2 << 20
 
 
 class Model:
@@ -72,6 +73,7 @@ class Model:
         self._loaded = loaded
         self._ledger = ledger
         self._resources = resources
+        self._closed = False
 
     # -- text
 
@@ -105,6 +107,7 @@ class Model:
         Raises UsageError for ids outside the vocabulary or more than the context holds.
         """
         tokens = _token_array(ids)
+        self._require_open()
         self.engine.reset()
         rows: Floats = self.engine.forward(tokens, 0, len(tokens) if last is None else max(0, last))
         return rows
@@ -146,6 +149,7 @@ class Model:
 
     def _tokens(self, ids: Sequence[int], max_tokens: int, choice: SamplingChoice, ignore_eos: bool) -> TokenStream:
         eos = frozenset() if ignore_eos else eos_ids_of(self.checkpoint.generation_config, dict(self.resolution.text))
+        self._require_open()
         self.engine.reset()
         return TokenStream(
             self.engine,
@@ -155,6 +159,10 @@ class Model:
             context=self.engine.context,
             eos_ids=eos,
         )
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ValueError("the model is closed")
 
     # -- what is going on
 
@@ -194,6 +202,7 @@ class Model:
 
     def close(self) -> None:
         """Release memory, threads and files. Idempotent."""
+        self._closed = True
         self._resources.close()
 
     def __enter__(self) -> Model:
@@ -222,34 +231,40 @@ def open_model(
     backend: str | None = None,
     search: Search | None = None,
     plugins: Sequence[str] | None = None,
+    text: bool = False,
     progress: Callable[[int, int], None] | None = None,
     tell: Callable[[Fallback], None] | None = None,
 ) -> Model:
     """Open a checkpoint folder.
 
-    `threads`: None takes the physical cores. `context`: positions that prompt and answer may fill; None takes what
-    the model was made for. `prefill_chunk`: prompt tokens computed at once. `ram`: hard limit in bytes, or a size
-    such as "12GiB". `backend`: a name or a library file. `search`: where backends are looked for. `plugins`: allow
-    list of family plugins. `progress` is told (bytes done, bytes in all) while resident weights are read, `tell`
-    every new fallback once. None of these changes a bit of the result.
+    `threads`: None takes the physical cores that this process may use. `context`: positions that prompt and answer may
+    fill; None takes what the model was made for. `prefill_chunk`: prompt tokens computed at once. `ram`: hard limit in
+    bytes, or a size such as "12GiB". `backend`: a name or a library file. `search`: where backends are looked for.
+    `plugins`: allow list of family plugins. `text`: refuse a model without a tokenizer before its weights are read.
+    `progress` is told (bytes done, bytes in all) while resident weights are read, `tell` every new fallback once. None
+    of these changes a bit of the result.
 
     Raises CheckpointError, FamilyError, BackendRefused, BudgetError, UsageError; nothing stays open after an error.
     """
     with ExitStack() as resources:
-        checkpoint = resources.enter_context(Checkpoint.open(path))
-        resolution = Registry.load(None if plugins is None else tuple(plugins)).resolve(
-            checkpoint.config, str(checkpoint.path / "config.json")
-        )
-        resolution.require_engine(str(checkpoint.path / "config.json"))
-        checkpoint.rename(RoleTable(resolution.descriptor).canonical)
+        # What costs nothing comes first: nobody should fetch the rest of 160 GB, or wait for the dense weights, to
+        # learn that no engine runs this model or that its tokenizer is missing.
+        folder = find_snapshot(Path(path))
+        config = read_config(child(folder, "config.json"))
+        resolution = Registry.load(None if plugins is None else tuple(plugins)).resolve(config.data, str(config.path))
+        resolution.require_engine(str(config.path))
         engine_class = load_engine(resolution.family, cache_folder())
-        tokenizer = _tokenizer(checkpoint.path)
+        tokenizer = _tokenizer(folder)
+        if text and isinstance(tokenizer, CheckpointError):
+            raise tokenizer
+        checkpoint = resources.enter_context(Checkpoint.open(folder))
+        checkpoint.rename(RoleTable(resolution.descriptor).canonical)
         loaded = load(backend, search or default_search())
         threads = default_threads() if threads is None else threads
         if threads < 1:
             raise UsageError("--threads", "it must be 1 or more", observed=str(threads), code="usage.threads")
         context = _context(context, resolution)
-        workspace = _WORKSPACE_BYTES + _WORKSPACE_BYTES_PER_THREAD * threads
+        workspace = workspace_bytes(threads)
         ledger = Ledger({"ram": _limit(ram)})
         ledger.reserve(Item("runtime", "ram", resident_bytes()))
         ledger.reserve(Item("backend workspace", "ram", workspace))
