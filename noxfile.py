@@ -87,9 +87,9 @@ def format_(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Write the settings table of docs/guide.md again from the settings themselves."""
+    """Write the tables of docs/ again: settings in guide.md, slots in abi.md."""
     _install_package(session)
-    session.run("python", "ci/settings_table.py", "docs/guide.md")
+    session.run("python", "ci/write_docs.py")
 
 
 @nox.session
