@@ -27,14 +27,13 @@ class Format(IntEnum):
 
 # Sites of FAILED that say something about the backend, not about the call: the next backend may still serve it. The
 # others (arguments, non-finite values, scale codes) would be the same everywhere.
-_SITE_ARGUMENT, _SITE_NONFINITE, _SITE_SCALE, _SITE_MEMORY, _SITE_DEVICE = range(101, 106)
-_BACKEND_SITES = frozenset({_SITE_MEMORY, _SITE_DEVICE})
+_BACKEND_SITES = frozenset({_host.SITE_MEMORY, _host.SITE_DEVICE})
 _SITE_NAMES = {
-    _SITE_ARGUMENT: "argument",
-    _SITE_NONFINITE: "nonfinite",
-    _SITE_SCALE: "scale",
-    _SITE_MEMORY: "memory",
-    _SITE_DEVICE: "device",
+    _host.SITE_ARGUMENT: "argument",
+    _host.SITE_NONFINITE: "nonfinite",
+    _host.SITE_SCALE: "scale",
+    _host.SITE_MEMORY: "memory",
+    _host.SITE_DEVICE: "device",
 }
 
 

@@ -41,10 +41,10 @@ def test_progress_is_wiped_and_only_on_a_terminal() -> None:
     screen, file = Screen(True), Screen(False)
     for stream in (screen, file):
         terminal = Terminal(stream)
-        terminal.progress("reading", 1, 4)
-        terminal.progress("reading", 4, 4)
+        for done in (100, 101, 102, 400):  # of 400: 25 % three times
+            terminal.progress("reading", done, 400)
     assert file.getvalue() == ""
-    assert screen.getvalue().startswith("\rreading  25%\r") and screen.getvalue().endswith("\r")
+    assert screen.getvalue() == "\rreading  25%" + "\r" + " " * len("reading 100%") + " \r"
 
 
 def test_terminal_that_takes_ascii_only() -> None:

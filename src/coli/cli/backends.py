@@ -14,7 +14,9 @@ from coli.cli.terminal import Terminal
 from coli.settings import Resolved
 
 if TYPE_CHECKING:
-    from coli.backends.trace import CandidateTrace
+    from pathlib import Path
+
+    from coli.backends.trace import Candidate, CandidateTrace
 
 __all__ = ["command"]
 
@@ -36,6 +38,7 @@ def command(settings: Resolved) -> None:
             ctx.exit(refusal_of(trace, search).exit_code)
         return
     terminal = Terminal.from_settings(sys.stdout, settings)
+    places = {place.path for place in trace.places}
     terminal.table(
         ("backend", "verdict", "reason", "from", "file"),
         [
@@ -44,7 +47,7 @@ def command(settings: Resolved) -> None:
                 "chosen" if index == trace.chosen else "ok" if row.accepted else "refused",
                 _reason(row),
                 row.candidate.origin,
-                str(row.candidate.path),
+                _file(row.candidate, places),
             )
             for index, row in enumerate(trace.candidates)
         ],
@@ -76,6 +79,11 @@ def explain(settings: Resolved, file: str) -> None:
                     terminal.facts([(" " * 21, f"{word}: {text}")])
     if not row.accepted:
         click.get_current_context().exit(5)
+
+
+def _file(candidate: Candidate, places: set[Path]) -> str:
+    # The folders that were searched stand below the table; whole paths would fold in every row.
+    return candidate.path.name if candidate.path.parent in places else str(candidate.path)
 
 
 def _reason(row: CandidateTrace) -> str:

@@ -23,6 +23,7 @@ class Terminal:
         self._ascii = ascii or not _takes_box_characters(stream)
         self._color = color and stream.isatty()
         self._console: Console | None = None
+        self._progress = ""
 
     @classmethod
     def from_settings(cls, stream: IO[str], settings: Resolved) -> Terminal:
@@ -46,9 +47,12 @@ class Terminal:
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Show how far something is, on a terminal only; the line is wiped when it is done."""
-        if self._stream.isatty():
-            wiped = "\r" + " " * (len(what) + 6) + "\r"
-            self._stream.write(wiped if done >= total else f"\r{what} {100 * done // total:3}%")
+        if not self._stream.isatty():
+            return
+        shown = "\r" + " " * (len(what) + 6) + "\r" if done >= total else f"\r{what} {100 * done // total:3}%"
+        if shown != self._progress:  # told after every tensor: a slow terminal would be the bottleneck
+            self._progress = shown
+            self._stream.write(shown)
             self._stream.flush()
 
     def facts(self, pairs: Iterable[tuple[str, str]]) -> None:

@@ -142,28 +142,3 @@ def test_variants_and_revisions(config: dict[str, object], variant: str | None, 
     found = Registry.load(()).resolve({"model_type": "deepseek_v4", **config})
     assert (found.variant.id if found.variant else None, found.revision) == (variant, revision)
     assert found.descriptor.engine == "coli.families.deepseek_v4.engine:Engine"
-
-
-HYBRID = {  # as save_pretrained of Transformers 5.24 writes them, and the released names
-    "model.embed_tokens.weight": "embed.weight",
-    "model.norm.weight": "norm.weight",
-    "head.weight": "head.weight",
-    "model.hc_head.hc_fn": "hc_head_fn",
-    "model.hc_head.hc_base": "hc_head_base",
-    "model.layers.0.attn.norm.weight": "layers.0.attn.kv_norm.weight",
-    "model.layers.0.attn.compressor.norm.weight": "layers.0.attn.compressor.norm.weight",
-    "model.layers.0.attn.indexer.compressor.norm.weight": "layers.0.attn.indexer.compressor.norm.weight",
-    "model.layers.10.ffn.experts.3.w1.weight": "layers.10.ffn.experts.3.w1.weight",
-    "layers.0.attn_norm.weight": "layers.0.attn_norm.weight",
-    "mtp.0.attn.norm.weight": "mtp.0.attn.norm.weight",
-    "mtp.0.norm.weight": "mtp.0.norm.weight",
-}
-
-
-def test_the_hybrid_layout_of_save_pretrained_has_the_released_names(table: RoleTable) -> None:
-    assert {name: table.canonical(name) for name in HYBRID} == HYBRID
-    kinds = {name: role.kind for name in HYBRID if (role := table.find(name))}
-    assert set(kinds) == set(HYBRID)
-    assert kinds["model.embed_tokens.weight"] == "embedding"
-    assert kinds["model.hc_head.hc_fn"] == "hyper"
-    assert kinds["model.layers.0.attn.norm.weight"] == "norm"
