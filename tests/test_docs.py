@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
 
 import pytest
+
+from coli.cli import main
 
 ROOT = Path(__file__).parents[1]
 WRITER = runpy.run_path(str(ROOT / "ci" / "write_docs.py"))
@@ -41,3 +44,11 @@ def test_links_and_scripts_that_a_page_names_are_there(page: Path) -> None:
     missing = [name for name in links if not (page.parent / name).exists()]
     missing += [name for name in scripts if not (ROOT / name).exists()]
     assert missing == []
+
+
+def test_the_transcript_is_what_the_demo_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--json"]) == 0
+    text = json.loads(capsys.readouterr().out)["text"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text) > 200
+    assert " ".join(text.split()) in " ".join(readme.split())
