@@ -291,8 +291,7 @@ def _read_headers(folder: Path, names: Sequence[str]) -> dict[str, Header]:
                 f"{len(missing)} of {len(names)} weight files are missing",
                 observed=f"not there: {', '.join(missing[:20])}"
                 + (f" and {len(missing) - 20} more" if len(missing) > 20 else ""),
-                fix=f"download just {'that file' if len(missing) == 1 else 'those files'}, for example "
-                f"`{_download(folder, missing[0])}`",
+                fix=_how_to_fetch(folder, missing),
                 code="checkpoint.missing-shard",
             )
         )
@@ -301,13 +300,16 @@ def _read_headers(folder: Path, names: Sequence[str]) -> dict[str, Header]:
     return headers
 
 
-def _download(folder: Path, name: str) -> str:
-    """Return the command that fetches one file to where it belongs."""
+def _how_to_fetch(folder: Path, missing: Sequence[str]) -> str:
     repository = folder.parent.parent.name
     if folder.parent.name == "snapshots" and repository.startswith("models--"):
-        # In a cache the hub's own tool knows the place; a copy beside its links would be a second truth.
-        return f"hf download {repository.removeprefix('models--').replace('--', '/', 1)} {name}"
-    return f"hf download REPOSITORY {name} --local-dir {folder}"
+        # In a cache the hub's own tool knows the place; files copied beside its links would be a second truth.
+        name = repository.removeprefix("models--").replace("--", "/", 1)
+        return f"`hf download {name}` fetches what is missing; what is there is kept"
+    return (
+        f"download just {'that file' if len(missing) == 1 else 'those files'}, for example "
+        f"`hf download REPOSITORY {missing[0]} --local-dir {folder}`"
+    )
 
 
 def _combined(folder: Path, problems: Sequence[CheckpointError]) -> CheckpointError:

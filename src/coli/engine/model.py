@@ -255,9 +255,9 @@ def open_model(
         resolution.require_engine(str(config.path))
         engine_class = load_engine(resolution.family, cache_folder())
         tokenizer = _tokenizer(folder)
+        checkpoint = resources.enter_context(Checkpoint.open(folder))
         if text and isinstance(tokenizer, CheckpointError):
             raise tokenizer
-        checkpoint = resources.enter_context(Checkpoint.open(folder))
         checkpoint.rename(RoleTable(resolution.descriptor).canonical)
         loaded = load(backend, search or default_search())
         threads = default_threads() if threads is None else threads
