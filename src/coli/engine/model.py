@@ -46,6 +46,7 @@ _BYTES_PER_LOGIT = 4 + 6 * 8
 # Left alone when no --ram says otherwise: other programs breathe, and reads go through the page cache.
 _LEFT_FREE_SHARE = 16
 _LEFT_FREE_LEAST_BYTES = 512 << 20
+_RUNTIME_STEP_BYTES = 4 << 20
 
 
 class Model:
@@ -189,6 +190,7 @@ class Model:
                 "ram_reserved_bytes": report["reserved_bytes"],
                 "resident_bytes": resident_bytes(),
                 "expert_slabs": experts.capacity,
+                "experts": len(experts),
                 "expert_hits": statistics.hits,
                 "expert_misses": statistics.misses,
                 "expert_read_bytes": statistics.bytes_read,
@@ -266,9 +268,10 @@ def open_model(
         context = _context(context, resolution)
         workspace = workspace_bytes(threads)
         ledger = Ledger({"ram": _limit(ram)})
-        ledger.reserve(Item("runtime", "ram", resident_bytes()))
-        ledger.reserve(Item("backend workspace", "ram", workspace))
-        ledger.reserve(Item("logits and sampling", "ram", int(resolution.text.get("vocab_size", 0)) * _BYTES_PER_LOGIT))
+        # Rounded up, so that the refusal of one start does not waver by a page in the next.
+        ledger.charge(Item("runtime", "ram", -(-resident_bytes() // _RUNTIME_STEP_BYTES) * _RUNTIME_STEP_BYTES))
+        ledger.charge(Item("backend workspace", "ram", workspace))
+        ledger.charge(Item("logits and sampling", "ram", int(resolution.text.get("vocab_size", 0)) * _BYTES_PER_LOGIT))
         dispatcher = resources.enter_context(Dispatcher([loaded], threads, workspace, tell))
         engine = engine_class(
             checkpoint,

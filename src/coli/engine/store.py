@@ -173,6 +173,10 @@ class ExpertStore:
             finally:
                 self.release(held)
 
+    def __len__(self) -> int:
+        """Return how many experts there are to hold."""
+        return len(self._experts)
+
     def statistics(self) -> StoreStatistics:
         """Return the counters."""
         return StoreStatistics(self._hits, self._misses, self._evictions, self._bytes_read)
