@@ -48,3 +48,13 @@ def require_tool() -> Callable[[str], str]:
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def neon_build(require_tool: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """The NEON library, cross-compiled, with a driver that an emulator runs."""
+    compiler, emulator = require_tool("aarch64-linux-gnu-g++"), require_tool("qemu-aarch64")
+    options = ("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_CXX_COMPILER={compiler}")
+    run = (emulator, "-L", "/usr/aarch64-linux-gnu")
+    folder = tmp_path_factory.mktemp("neon")
+    return build_backends(folder, *options, target="coli_cpu_neon", compiler=compiler, run=run)
