@@ -35,6 +35,15 @@ class Cause:
 
 UNKNOWN = "unknown"
 
+# The names that glibc 2.41 and later share with CUDA's own functions.
+_MATHS = r"(?:rsqrt|sinpi|cospi|tanpi|exp10|rootn|pown|powr|compoundn)f?"
+# A line that has none of these has no cause: most lines of a log are passed over at once.
+_HINTS = re.compile(
+    r"error|fatal|fail|not |cannot|can't|kill|no |undefined|unsupported|memory|bad_alloc|signal|quota|unable|unresolved"
+    r"|required|denied|read-only|library|unknown|heap|could",
+    re.IGNORECASE,
+)
+
 
 def _class(id: str, cause: str, fix: str, *patterns: str) -> Class:
     return Class(id, cause, fix, tuple(re.compile(pattern, re.IGNORECASE) for pattern in patterns))
@@ -47,7 +56,7 @@ CLASSES = (
         "build with fewer jobs (-j 1), close other programs, or build fewer architectures at once (CUDA_ARCH)",
         r"\bfatal error: Killed\b",
         r"\binternal compiler error: Killed\b",
-        r"'?(?:cicc|ptxas|cudafe\+\+|cc1plus|nvlink|fatbinary|gcc|g\+\+|cl)(?:\.exe)?'? (?:died|terminated) (?:due to|by) "
+        r"\b(?:cicc|ptxas|cudafe\+\+|cc1plus|nvlink|fatbinary|gcc|g\+\+)(?:\.exe)?'? (?:died|terminated) (?:due to|by) "
         r"signal (?:9|kill)",
         r"\bKilled signal terminated program\b",
         r"^(?:/bin/)?(?:ba)?sh: (?:line )?\d+: +\d* *Killed\b",
@@ -96,6 +105,28 @@ CLASSES = (
         r"\bunsupported Microsoft Visual Studio version\b",
     ),
     _class(
+        "host-compiler-too-old",
+        "the host compiler is older than the toolkit or the sources accept",
+        "install a newer one within the toolkit's bounds and set NVCC_CCBIN",
+        r"unsupported GNU version!? *gcc (?:versions? )?[\d.]+ and (?:below|earlier|older)",
+        r"\bunrecognized command[- ]line option ['\"`‘]-std=(?:c|gnu)\+\+(?:17|20)",
+        r"\berror: invalid value '(?:c|gnu)\+\+(?:17|20)' in '-std=",
+    ),
+    _class(
+        "standard-unsupported-by-toolkit",
+        "the toolkit's compiler does not know the C++ standard that was asked for",
+        "use a newer toolkit: --toolkit pypi:13.0",
+        r"\bvalue '(?:c|gnu)\+\+\d\w' is not defined for option 'std'",
+        r"\bCUDA(?:17|20)\b.*\bdialect\b.*\bdoes not know\b",
+    ),
+    _class(
+        "flag-not-accepted",
+        "nvcc was given a flag twice or one that it does not know",
+        "look at NVCC_APPEND_FLAGS, NVCC_PREPEND_FLAGS and CUDAFLAGS",
+        r"\bnvcc fatal *: *redefinition of argument\b",
+        r"\bnvcc fatal *: *unknown option\b",
+    ),
+    _class(
         "host-compiler-32bit",
         "the host compiler makes 32-bit code, or the sizes of its types are not those that CUDA expects",
         "use a 64-bit compiler: on Windows the x64 tools prompt, elsewhere g++ without -m32",
@@ -111,7 +142,6 @@ CLASSES = (
         "install one that the toolkit accepts (g++), or name it with NVCC_CCBIN",
         r"\bcannot find compiler '[^']*' in PATH\b",
         r"\bno CMAKE_CXX_COMPILER could be found\b",
-        r"\bfailed to preprocess host compiler properties\b",
         r"^(?:/bin/)?(?:ba|da)?sh: (?:line )?(?:\d+: )?(?:g\+\+|gcc|c\+\+|clang\+\+)[-.\d]*: (?:command )?not found\b",
         r"\b(?:g\+\+|gcc|c\+\+|clang\+\+)[-.\d]*: No such file or directory$",
         r"\b(?:gcc|g\+\+)[-.\d]*: fatal error: cannot execute [`'\"]cc1plus['\"]",
@@ -125,7 +155,7 @@ CLASSES = (
         r"\bfailed to find nvcc\b",
         r"\bCMAKE_CUDA_COMPILER\b.*\bis not a full path to an existing compiler\b",
         r"'nvcc(?:\.exe)?' is not recognized as an internal or external command",
-        r"\bnvcc(?:\.exe)?['\"]?: No such file or directory\b",
+        r"\bnvcc(?:\.exe)?['\"’]?: No such file or directory\b",
     ),
     _class(
         "toolkit-incomplete",
@@ -143,7 +173,7 @@ CLASSES = (
     _class(
         "headers-missing",
         "headers of the CUDA runtime or of cuBLAS are not installed",
-        "install them in the release of nvcc (conda: cuda-cudart-dev; pip: nvidia-cuda-runtime), or --toolkit pypi:13.0",
+        "install those of nvcc's release (conda: cuda-cudart-dev; pip: nvidia-cuda-runtime), or --toolkit pypi:13.0",
         r"\bfatal error: ['\"]?(?:cuda|cublas|cudart|driver_types|device_launch|vector_types|mma)\w*\.h(?:pp)?['\"]?: "
         r"No such file or directory",
         r"\b(?:cuda|cublas)\w*\.h(?:pp)?['\"]? file not found\b",
@@ -154,10 +184,8 @@ CLASSES = (
         "glibc-math-clash",
         "maths functions of a newer C library clash with the toolkit's own declarations",
         "use a newer toolkit (13.0 knows glibc 2.41), or build in a container with an older C library",
-        r"\bexception specification is incompatible with that of previous function \"(?:rsqrt|sinpi|cospi|tanpi|exp10)f?\"",
-        r"\b(?:rsqrt|sinpi|cospi|tanpi|exp10)f?\(\w* ?\w*\).*\b(?:different exception specifier|conflicting declaration)",
-        r"\bdeclaration of .*\b(?:rsqrt|sinpi|cospi|tanpi)f?\(.*\bhas a different exception specifier\b",
-        r"\bexception specification in declaration does not match previous declaration\b.*\b(?:rsqrt|sinpi|cospi)",
+        rf"\bexception specification is incompatible with that of previous function ['\"]{_MATHS}['\"]",
+        rf"\b{_MATHS}\(.*\b(?:has a )?different exception specifier\b",
     ),
     _class(
         "cublaslt-headers-too-old",
@@ -177,25 +205,32 @@ CLASSES = (
         r"\bunable to find library -lcudart",
         r"\blibrary not found for -lcudart",
         r"\bcannot open (?:input )?file ['\"]?cudart(?:_static)?\.lib",
-        r"\bundefined reference to [`'\"]cuda(?:Malloc|Free|Memcpy|GetDevice|LaunchKernel|Stream)\w*'",
+        r"\bundefined (?:reference to|symbol:) [`'\"]?cuda(?:Malloc|Free|Memcpy|GetDevice|LaunchKernel|Stream)",
     ),
     _class(
         "driver-stub-missing",
         "something links the driver's library, which is not here",
-        "nothing of ours links libcuda: remove -lcuda from NVCC_APPEND_FLAGS or CMake's cache, or install the driver stub",
+        "nothing of ours links libcuda: remove -lcuda from NVCC_APPEND_FLAGS, or install the driver stub",
         r"\bcannot find -l(?::?lib)?cuda(?:\.so(?:\.1)?)?(?::|\s|$)",
         r"\bunable to find library -lcuda\b(?!rt)",
         r"\bcannot open (?:input )?file ['\"]?cuda\.lib",
-        r"\bundefined reference to [`'\"]cu(?:Init|Ctx|Device|Mem|Module|Launch)\w*'",
+        r"\bundefined (?:reference to|symbol:) [`'\"]?cu(?:Init|Ctx|Device|Mem|Module|Launch)",
     ),
     _class(
         "cublaslt-link-missing",
         "something links cuBLASLt, which our libraries open at run time",
         "remove what links it, or build with NO_TC=1",
-        r"\bundefined reference to [`'\"]cublasLt\w*'",
+        r"\bundefined (?:reference to|symbol:) [`'\"]?cublasLt",
         r"\bcannot find -lcublas(?:Lt)?\b",
         r"\bunresolved external symbol cublasLt\w*",
         r"\bcannot open (?:input )?file ['\"]?cublas(?:Lt)?\.lib",
+    ),
+    _class(
+        "compiler-crashed",
+        "a compiler ended by itself: a fault of the compiler or of this machine's memory",
+        "build once more; if it ends at the same place, use another version of it",
+        r"\binternal compiler error: Segmentation fault\b",
+        r"\b(?:cicc|ptxas|cudafe\+\+|nvlink|fatbinary)'? died due to signal (?:4|6|7|8|11)\b",
     ),
     _class(
         "stale-build-folder",
@@ -242,15 +277,20 @@ CLASSES = (
 
 def classify(log: str | Iterable[str]) -> Cause:
     """Return the first known cause in a log; errors that follow from it come later. Limits: 200 000 lines of 2000."""
-    lines = log.splitlines() if isinstance(log, str) else log
-    shown = ""
-    for number, line in enumerate(lines, 1):
+    first = ""
+    before: list[str] = []  # CMake breaks its messages over indented lines: they are read together
+    for number, line in enumerate(log.splitlines() if isinstance(log, str) else log, 1):
         if number > _MAX_LINES:
             break
         text = line[:_MAX_LINE].rstrip()
+        before = [*before[-2:], text.strip()] if text.startswith("  ") else [text]
+        joined = " ".join(before)
+        if not _HINTS.search(joined):
+            continue
         for known in CLASSES:
-            if any(pattern.search(text) for pattern in known.patterns):
-                return Cause(known.id, known.cause, known.fix, number, text.strip())
-        if not shown and re.search(r"\b(?:error|fatal|failed)\b", text, re.IGNORECASE):
-            shown = text.strip()
-    return Cause(UNKNOWN, "the log has no cause that is known", "read the log; the first error is shown", None, shown)
+            for tried in {text, joined}:
+                if any(pattern.search(tried) for pattern in known.patterns):
+                    return Cause(known.id, known.cause, known.fix, number, tried.strip())
+        if not first and re.search(r"\b(?:error|fatal|failed)\b", text, re.IGNORECASE):
+            first = text.strip()
+    return Cause(UNKNOWN, "the log has no cause that is known", "read the log; its first error is shown", None, first)
