@@ -115,6 +115,6 @@ def _link_typing_tree() -> None:
     """Link the folders as they lie after the install: type checkers do not see through the build's mapping."""
     shutil.rmtree(TYPING_TREE, ignore_errors=True)
     TYPING_TREE.mkdir(parents=True)
-    parts = [*(ROOT / "src" / "coli").iterdir(), ROOT / "families", ROOT / "backends"]
+    parts = [*(ROOT / "src" / "coli").iterdir(), ROOT / "families", ROOT / "backends", ROOT / "build_matrix"]
     for part in parts:
         (TYPING_TREE / part.name).symlink_to(part)

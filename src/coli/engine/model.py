@@ -28,6 +28,7 @@ from coli.families.probe import load_engine
 from coli.families.registry import Registry, Resolution
 from coli.families.roles import RoleTable
 from coli.paths import cache_folder
+from coli.settings.environment import Environment
 from coli.units import parse_size
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class Model:
             "backend": {
                 "name": self._loaded.name,
                 "path": str(self._loaded.path),
-                "device": "cpu",
+                "device": self._loaded.device,
                 "threads": self.threads,
                 "numerics": "exact",
                 "why": self._loaded.trace.why,
@@ -244,7 +245,7 @@ def open_model(
         checkpoint.rename(RoleTable(resolution.descriptor).canonical)
         engine_class = load_engine(resolution.family, cache_folder())
         tokenizer = _tokenizer(checkpoint.path)
-        loaded = load(backend, search or default_search())
+        loaded = load(backend, search or default_search(environment=Environment().for_tools()))
         threads = default_threads() if threads is None else threads
         if threads < 1:
             raise UsageError("--threads", "it must be 1 or more", observed=str(threads), code="usage.threads")
@@ -254,7 +255,7 @@ def open_model(
         ledger.reserve(Item("runtime", "ram", resident_bytes()))
         ledger.reserve(Item("backend workspace", "ram", workspace))
         ledger.reserve(Item("logits and sampling", "ram", int(resolution.text.get("vocab_size", 0)) * _BYTES_PER_LOGIT))
-        dispatcher = resources.enter_context(Dispatcher([loaded], threads, workspace, tell))
+        dispatcher = resources.enter_context(Dispatcher(loaded.chain, threads, workspace, tell))
         engine = engine_class(
             checkpoint,
             dict(resolution.text),
