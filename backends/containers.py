@@ -55,7 +55,7 @@ class Container:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a library: where it lies in the file and in memory. ``link`` is ELF's: the section of its strings."""
+    """A section: where it lies in the file and in memory. ``link`` is ELF's: the section of its strings."""
 
     name: str
     kind: int

@@ -1,8 +1,8 @@
 """The device code in a library, read from its ``.nv_fatbin`` section without CUDA's tools. Hardened.
 
-The format is not documented; it was found out by compiling and is pinned by tests for each toolkit. A fatbin is a header
-of 16 bytes (magic, version, header size, bytes that follow) and entries: kind (1 PTX, 2 machine code), header size,
-bytes that follow, at +28 the architecture, at +40 flags. Entries may be compressed; their headers are not.
+The format is not documented; it was found out by compiling and is pinned by tests for each toolkit. A fatbin is a
+header of 16 bytes (magic, version, header size, bytes that follow) and entries: kind (1 PTX, 2 machine code), header
+size, bytes that follow, at +28 the architecture, at +40 flags. Entries may be compressed; their headers are not.
 """
 
 from __future__ import annotations
@@ -130,8 +130,10 @@ def _read_entry(window: Window, section: Section, at: int, stop: int) -> tuple[i
         raise FatbinError(f"{where}: architecture {number} is no compute capability")
     suffix = "a" if flags & _EXACT else "f" if flags & _FAMILY else ""
     target = Target(number, suffix, kind == _PTX)
-    return kind, FatbinEntry(target, stored_bytes, bool(flags & _COMPRESSED), at - section.offset), (
-        header_bytes + stored_bytes
+    return (
+        kind,
+        FatbinEntry(target, stored_bytes, bool(flags & _COMPRESSED), at - section.offset),
+        (header_bytes + stored_bytes),
     )
 
 

@@ -103,11 +103,13 @@ def backend_search(settings: Resolved) -> Search:
     """Return where backends are looked for, and which one was asked for, by whom."""
     from coli.backends.candidates import default_search
 
+    environment = Environment()
     return default_search(
         settings["backend"],
         settings.origin("backend").text,
         settings["backend_path"],
-        Environment().library_path(),
+        environment.library_path(),
+        environment.for_tools(),
     )
 
 

@@ -31,6 +31,7 @@ from coli.families.probe import load_engine
 from coli.families.registry import Registry, Resolution
 from coli.families.roles import RoleTable
 from coli.paths import cache_folder
+from coli.settings.environment import Environment
 from coli.units import parse_size
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ class Model:
             "backend": {
                 "name": self._loaded.name,
                 "path": str(self._loaded.path),
-                "device": "cpu",
+                "device": self._loaded.device,
                 "threads": self.threads,
                 "numerics": "exact",
                 "why": self._loaded.trace.why,
@@ -261,7 +262,7 @@ def open_model(
         if text and isinstance(tokenizer, CheckpointError):
             raise tokenizer
         checkpoint.rename(RoleTable(resolution.descriptor).canonical)
-        loaded = load(backend, search or default_search())
+        loaded = load(backend, search or default_search(environment=Environment().for_tools()))
         threads = default_threads() if threads is None else threads
         if threads < 1:
             raise UsageError("--threads", "it must be 1 or more", observed=str(threads), code="usage.threads")
@@ -272,7 +273,7 @@ def open_model(
         ledger.charge(Item("runtime", "ram", -(-resident_bytes() // _RUNTIME_STEP_BYTES) * _RUNTIME_STEP_BYTES))
         ledger.charge(Item("backend workspace", "ram", workspace))
         ledger.charge(Item("logits and sampling", "ram", int(resolution.text.get("vocab_size", 0)) * _BYTES_PER_LOGIT))
-        dispatcher = resources.enter_context(Dispatcher([loaded], threads, workspace, tell))
+        dispatcher = resources.enter_context(Dispatcher(loaded.chain, threads, workspace, tell))
         engine = engine_class(
             checkpoint,
             dict(resolution.text),
