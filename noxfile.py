@@ -48,6 +48,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def cases(session: nox.Session) -> None:
+    """Run real-world cases against the real code: `-- DIR [DIR...]`, each a case or a folder of cases."""
+    _install_package(session)
+    session.run("python", "tests/cases/adapter.py", *(session.posargs or ["tests/cases"]))
+
+
+@nox.session
 def mutate(session: nox.Session) -> None:
     """Break the forward pass in many places, on copies; each must turn a named test red."""
     _install_package(session)

@@ -28,6 +28,11 @@ class Version(NamedTuple):
         return f"{self.major}.{self.minor}"
 
     @property
+    def full(self) -> str:
+        """Return `14.2.0`: always three numbers, as compilers write it."""
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+    @property
     def release(self) -> Version:
         """Return major and minor alone."""
         return Version(self.major, self.minor)
