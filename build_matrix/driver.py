@@ -147,9 +147,7 @@ def _environment(environment: Mapping[str, str], plan: Plan, tools: Tools) -> di
     return made
 
 
-def _install(
-    plan: Plan, library: Path, target: Path, sources: str, finish: Callable[[Plan, Path, str], None]
-) -> str:
+def _install(plan: Plan, library: Path, target: Path, sources: str, finish: Callable[[Plan, Path, str], None]) -> str:
     """Copy beside the target, check the copy, then move manifest and library into place; return the library's hash."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=target.parent) as fresh:

@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from coli.backends.devices import DeviceFacts, probe_devices, select_devices
+from coli.backends.devices import DeviceFacts, probe_devices, visible_devices
 from coli.build_matrix.arch import Card
 from coli.build_matrix.compilers import find_compilers, probe_glibc
 from coli.build_matrix.decide import Facts
@@ -45,7 +45,9 @@ def gather_facts(
         return Facts(toolkits=(), compilers=compilers)
     toolkits = find_toolkits(places)
     asked = request.toolkit.text if request.toolkit else None
-    wanted = asked if asked in bundles else None if asked or any(t.usable for t in toolkits) else _default_bundle(bundles)
+    wanted = asked if asked in bundles else None
+    if asked is None and not any(toolkit.usable for toolkit in toolkits):
+        wanted = next(id for id, bundle in bundles.items() if bundle.kind == "toolkit")
     if wanted is not None and wanted not in made:
         made[wanted] = make_bundle(bundles[wanted], cache, machine, environment, tell=tell)
         places = Places(environment, machine, site_folders=places.site_folders, made=made)
@@ -64,3 +66,20 @@ def gather_facts(
         deepgemm_pinned=pinned,
         deepgemm_home=deepgemm_headers_in(Path(request.deepgemm_home.text)) if request.deepgemm_home else None,
     )
+
+
+def _site_folders() -> tuple[Path, ...]:
+    paths = sysconfig.get_paths()
+    return tuple(dict.fromkeys(Path(paths[name]) for name in ("purelib", "platlib")))
+
+
+def _cards(devices: DeviceFacts, environment: Mapping[str, str]) -> tuple[Card, ...]:
+    seen = visible_devices(
+        environment.get("CUDA_VISIBLE_DEVICES"), devices.gpus, environment.get("CUDA_DEVICE_ORDER")
+    ).devices
+    return tuple(Card(index, device.name, device.capability.value) for index, device in enumerate(seen))
+
+
+def _driver_cuda(devices: DeviceFacts) -> Version | None:
+    found = devices.driver.max_cuda.value
+    return None if found is None else Version(*found)

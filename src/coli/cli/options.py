@@ -56,5 +56,5 @@ def _option(setting: Setting, option: str) -> Callable[[Callable[..., Any]], Cal
     shown = setting.unset if setting.default is None else kind.show(setting.default)
     help_text = f"{setting.help}  [default: {shown}]" if shown not in ("", "-") else setting.help
     return click.option(
-        option, setting.name, metavar=kind.metavar, multiple=kind.multiple, default=None, help=help_text
+        *option.split(", "), setting.name, metavar=kind.metavar, multiple=kind.multiple, default=None, help=help_text
     )
