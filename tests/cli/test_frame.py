@@ -76,9 +76,51 @@ def test_version(run: Any) -> None:
     assert run("--version").out == f"coli {coli.__version__}\n"
 
 
-def test_no_command_shows_help(run: Any) -> None:
-    done = run()
-    assert done.code == 2 and "demo" in done.err + done.out
+@pytest.mark.parametrize(("arguments", "line"), [((), "  demo      Show"), (("config",), "  show  Show")])
+def test_no_command_shows_help_as_it_is(run: Any, arguments: tuple[str, ...], line: str) -> None:
+    done = run(*arguments)
+    assert done.code == 2 and done.out == ""
+    assert done.err.startswith("Usage: coli") and any(text.startswith(line) for text in done.err.splitlines())
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["config", "show"], ["families", "--json"]])
+def test_closed_stdout_is_a_reason(arguments: list[str]) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "coli", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("coli: standard output: is closed")
+
+
+def test_closed_stdin_and_stderr_do_no_harm() -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", sys.executable, "-m", "coli", "run", "nowhere"],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2 and done.stdout == ""  # PROMPT is missing, and nobody is there to read it
+
+
+def test_ctrl_c_while_modules_load(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import builtins
+
+    from coli.cli import main
+
+    real = builtins.__import__
+
+    def interrupted(name: str, *rest: Any) -> Any:
+        if name == "coli.cli.failure":
+            raise KeyboardInterrupt
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    code = main(["--version"])
+    monkeypatch.undo()
+    assert code == 130 and capsys.readouterr().err == "\ninterrupted\n"
 
 
 def test_wrong_environment_does_not_hide_the_help(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def command(settings: Resolved, as_json: bool) -> None:
     terminal.line(f"{trace.candidates[trace.chosen].candidate.name}: {trace.why}")
 
 
-@command.command("explain")
+@command.command("explain", short_help="Show what every gate says of a library.")
 @click.argument("file", metavar="FILE")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
 @click.pass_context

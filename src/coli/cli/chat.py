@@ -127,6 +127,8 @@ def _obey(line: str, conversation: Conversation, model: Model, notes: Terminal) 
         notes.line(f"saved to {rest}")
     elif name == "/stages":
         notes.stages(model.stage_rows())
+    elif name in ("/thinking", "/save"):
+        notes.line(f"{name} needs {'on or off' if name == '/thinking' else 'the name of a new file'}")
     else:
         notes.line(f"{line}: not a command; /help lists them")
     return True
