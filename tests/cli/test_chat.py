@@ -74,6 +74,22 @@ def test_save_never_replaces_a_file(tmp_path: Path) -> None:
     assert file.read_text() == "mine"
 
 
+def test_interrupt_ends_a_chat_that_nobody_types(run: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import coli.cli.chat
+
+    waits = 0
+
+    def read(interactive: bool) -> str | None:
+        nonlocal waits
+        waits += 1
+        if waits == 1:
+            raise KeyboardInterrupt
+        return None
+
+    monkeypatch.setattr(coli.cli.chat, "_read_message", read)
+    assert run("chat", "m").code == 130
+
+
 def test_save_to_the_home_of_nobody() -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         Conversation(None, False).save("~nobody-of-this-name/talk.json")

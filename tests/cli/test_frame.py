@@ -176,3 +176,13 @@ def test_terminal_without_utf8_gets_escapes() -> None:
 
 def test_runs_as_a_module() -> None:
     assert start("-m", "coli", "--version").stdout == f"coli {coli.__version__}\n"
+
+
+def test_no_more_threads_is_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    from coli.cli.failure import guarded
+
+    def action() -> int:
+        raise RuntimeError("can't start new thread")  # the words of threading.Thread.start
+
+    assert guarded(action, []) == 1
+    assert capsys.readouterr().err.startswith("coli: threads: the system has no more")

@@ -67,6 +67,8 @@ def _talk(model: Model, settings: Resolved, output: Terminal, notes: Terminal) -
         try:
             line = _read_message(interactive)
         except KeyboardInterrupt:
+            if not interactive:  # nobody is there to type /quit
+                raise
             output.line("\n(/quit or Ctrl-D leaves)")
             continue
         if line is None:

@@ -37,15 +37,13 @@ def show(settings: Resolved, origin: bool) -> None:
     standing = [setting for setting in SETTINGS if setting.variable or setting.toml_key]
     if origin:
         terminal.table(
-            ("setting", "value", "from", "option", "variable", "TOML key"),
+            ("setting", "value", "from", "set with (option, variable, TOML key)"),
             [
                 (
                     setting.name,
                     _show(setting, settings),
                     _origin(setting, settings),
-                    setting.option or "-",
-                    setting.variable or "-",
-                    setting.toml_key or "-",
+                    ", ".join((setting.option or "-", setting.variable or "-", setting.toml_key or "-")),
                 )
                 for setting in standing
             ],

@@ -87,6 +87,11 @@ def _describe(error: Exception) -> tuple[str, dict[str, str | int | None], int]:
         subject = str(error.filename) if error.filename is not None else "output"
         refusal = ColiError(subject, os.strerror(error.errno), fix=_OS_FIXES.get(error.errno), code="os")
         return f"coli: {refusal.text()}", refusal.as_dict(), EXIT_FAILED
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        refusal = ColiError(
+            "threads", "the system has no more", fix="raise its limits (ulimit -u, -v)", code="os.threads"
+        )
+        return f"coli: {refusal.text()}", refusal.as_dict(), EXIT_FAILED
     if isinstance(error, MemoryError):
         refusal = ColiError("memory", "the system has no more", fix="set a lower --ram or --ctx", code="os.memory")
         return f"coli: {refusal.text()}", refusal.as_dict(), EXIT_FAILED
