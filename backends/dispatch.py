@@ -331,5 +331,6 @@ def _refused_weight(name: str, error: _host.Declined | _host.Failed) -> StageErr
         name,
         "the weight cannot be bound",
         observed=f"{error.text} (code {error.code})",
+        fix="the checkpoint may be damaged: compare its checksums with the publisher's",
         code=f"stage.bind-{_SITE_NAMES.get(error.code, 'declined')}",
     )

@@ -145,3 +145,12 @@ def test_a_known_type_is_a_type_even_beside_a_folder(
     (tmp_path / "deepseek_v4").mkdir()
     monkeypatch.chdir(tmp_path)
     assert document(capsys, "explain", "deepseek_v4", "--json")["resolution"]["family"] == "deepseek_v4"
+
+
+@pytest.mark.parametrize("subject", ["", "nowhere/model", "./deepseek_v4"])
+def test_explain_of_a_folder_that_is_not_there(
+    subject: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["families", "explain", subject]) == 1
+    assert "neither a model type nor a folder or file that is there" in capsys.readouterr().err

@@ -99,6 +99,46 @@ def test_notes_on_the_environment_are_shown_once(run: Any, monkeypatch: pytest.M
     assert run("families", "show", "deepseek_v4").err.count("COLI_SOMETHING_ELSE") == 1
 
 
+@pytest.mark.parametrize("arguments", [["--version"], ["config", "show"], ["families", "--json"]])
+def test_closed_stdout_is_a_reason(arguments: list[str]) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "coli", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("coli: standard output: is closed")
+
+
+def test_closed_stdin_and_stderr_do_no_harm() -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", sys.executable, "-m", "coli", "run", "nowhere"],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2 and done.stdout == ""  # PROMPT is missing, and nobody is there to read it
+
+
+def test_ctrl_c_while_modules_load(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import builtins
+
+    from coli.cli import main
+
+    real = builtins.__import__
+
+    def interrupted(name: str, *rest: Any) -> Any:
+        if name == "coli.cli.failure":
+            raise KeyboardInterrupt
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    code = main(["--version"])
+    monkeypatch.undo()
+    assert code == 130 and capsys.readouterr().err == "\ninterrupted\n"
+
+
 def test_wrong_environment_does_not_hide_the_help(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLI_THREDS", "2")
     assert run("--help").code == 0
@@ -152,3 +192,13 @@ def test_terminal_without_utf8_gets_escapes() -> None:
 
 def test_runs_as_a_module() -> None:
     assert start("-m", "coli", "--version").stdout == f"coli {coli.__version__}\n"
+
+
+def test_no_more_threads_is_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    from coli.cli.failure import guarded
+
+    def action() -> int:
+        raise RuntimeError("can't start new thread")  # the words of threading.Thread.start
+
+    assert guarded(action, []) == 1
+    assert capsys.readouterr().err.startswith("coli: threads: the system has no more")

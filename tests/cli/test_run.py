@@ -149,6 +149,10 @@ def test_explain_shows_every_fallback(run: Any, model: Any) -> None:
         (("run", "m", "x", "--top-p", "1.5"), "--top-p: is out of range"),
         (("run", "m", "x", "--treads", "2"), "No such option '--treads'"),
         (("run", "m", "x", "y"), "Got unexpected extra argument"),
+        (("run", "", "x"), "MODEL: is not a path"),
+        (("run", "m", "x", "--backend", ""), "--backend: is not a path"),
+        (("run", "m", "x", "--top-p", "0"), "--top-p: is out of range"),
+        (("run", "m", "x", "--stop", ""), "--stop: is an empty text"),
         (("rum",), "Did you mean run?"),
     ],
 )

@@ -58,7 +58,7 @@ def command(settings: Resolved) -> None:
     terminal.line(f"{trace.candidates[trace.chosen].candidate.name}: {trace.why}")
 
 
-@command.command("explain")
+@command.command("explain", short_help="Show what every gate says of a library.")
 @click.argument("file", metavar="FILE")
 @with_settings("backends")
 def explain(settings: Resolved, file: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coli.cli.options import with_settings
+from coli.errors import CheckpointError
 from coli.settings import Resolved
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def command(settings: Resolved) -> None:
         terminal.line(f"{refusal.provider.text()} refused: {refusal.reason}")
 
 
-@command.command("show")
+@command.command("show", short_help="Show what a family declares.")
 @click.argument("family_id", metavar="ID")
 @with_settings("families")
 def show(settings: Resolved, family_id: str) -> None:
@@ -90,7 +92,7 @@ def show(settings: Resolved, family_id: str) -> None:
         terminal.table(("role", "tensors"), [(r.kind, "\n".join([*r.names, *r.scales])) for r in d.roles])
 
 
-@command.command("explain")
+@command.command("explain", short_help="Say why a model resolves, or why not.")
 @click.argument("model_or_type", metavar="MODEL_OR_TYPE")
 @with_settings("families")
 def explain(settings: Resolved, model_or_type: str) -> int:
@@ -150,6 +152,13 @@ def _explain(registry: Registry, subject: str) -> tuple[Explanation, ConfigFacts
     # A word that is a known type is a type, even when a folder of that name is here.
     explanation = registry.explain(subject)
     path = Path(subject)
+    if not subject.strip() or (("/" in subject or os.sep in subject) and not path.exists()):
+        raise CheckpointError(
+            subject,
+            "this is neither a model type nor a folder or file that is there",
+            fix="give a model type such as deepseek_v4, or the folder that holds config.json",
+            code="checkpoint.no-folder",
+        )
     if explanation.resolution or not path.exists():
         return explanation, None, []
     from coli.engine.location import child, find_snapshot

@@ -11,7 +11,7 @@ import click
 from coli.cli.failure import EXIT_USAGE
 from coli.settings.names import nearest
 
-__all__ = ["COMMANDS", "run_group", "show_help"]
+__all__ = ["COMMANDS", "help_without_command", "run_group"]
 
 # Name of the command and of its module in coli.cli, whose attribute `command` is the click command.
 COMMANDS = {
@@ -24,6 +24,16 @@ COMMANDS = {
     "backends": "List compute backends, and explain which one is chosen.",
     "config": "Show settings and where each comes from.",
 }
+
+
+def help_without_command(ctx: click.Context) -> None:
+    """Show a group's help on stderr and end with exit code 2 when no command was given.
+
+    Releases of click differ in what they do then; one makes the help one long line of an error.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(EXIT_USAGE)
 
 
 class _LazyGroup(click.Group):
@@ -64,24 +74,15 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) 
     invoke_without_command=True,
     help="Run mixture-of-experts language models that do not fit the machine.",
     epilog="Start with: coli demo",
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
 )
-def _group() -> None:
-    ctx = click.get_current_context()
-    if ctx.invoked_subcommand is None:
-        show_help(ctx)
-
-
-def show_help(ctx: click.Context) -> None:
-    """Show what a bare name could be followed by, and end with the code of a usage error.
-
-    click's own answer differs from release to release, and is a one-line error in some.
-    """
-    click.echo(ctx.get_help(), err=True)
-    ctx.exit(EXIT_USAGE)
+@click.pass_context
+def _group(ctx: click.Context) -> None:
+    help_without_command(ctx)
 
 
 def run_group(arguments: Sequence[str]) -> int:

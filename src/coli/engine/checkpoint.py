@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -66,6 +67,8 @@ class Checkpoint:
         self.shards = tuple(shards)
         self.notes = tuple(notes)
         self._descriptors: dict[Path, int] = {}
+        # A checkpoint that is dropped without close must not keep its files.
+        weakref.finalize(self, _close_all, self._descriptors)
         self._lock = threading.Lock()
         self._closed = False
 
@@ -199,9 +202,12 @@ class Checkpoint:
         """Close the files. No read may be running; later ones raise ValueError."""
         with self._lock:
             self._closed = True
-            for descriptor in self._descriptors.values():
-                os.close(descriptor)
-            self._descriptors.clear()
+            _close_all(self._descriptors)
+
+
+def _close_all(descriptors: dict[Path, int]) -> None:
+    while descriptors:
+        os.close(descriptors.popitem()[1])
 
 
 def _read_config(folder: Path, name: str, notes: list[Note]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,13 @@ _GGUF = "GGUF is not read: download the release of the model that has config.jso
 _TEXT_LINK = re.compile(rb"\.\./\.\./blobs/([0-9a-f]{40,64})\s*")
 
 
+_FIXES = {
+    errno.EACCES: "check the permissions of the file and its folders",
+    errno.EMFILE: "raise the limit on open files (ulimit -n): a model needs one for each weight file",
+    errno.EIO: "check the disk: it reports an error",
+}
+
+
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
     """Turn an OSError of the block into a CheckpointError that names ``path``."""
@@ -25,7 +33,11 @@ def readable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointError(
-            str(path), "it cannot be read", observed=error.strerror or str(error), code="checkpoint.unreadable"
+            str(path),
+            "it cannot be read",
+            observed=error.strerror or str(error),
+            fix=_FIXES.get(error.errno or 0),
+            code="checkpoint.unreadable",
         ) from error
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coli.settings.kinds import FLAG, IDS, PATH, PATHS, SIZE, TEXT, TEXTS, Kind, integer, number
+from coli.settings.kinds import FLAG, IDS, PATH, PATHS, SIZE, STOPS, TEXT, TEXTS, Kind, integer, number
 
 __all__ = ["EVERY", "SETTINGS", "Setting", "find"]
 
@@ -167,7 +167,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "top_p",
-        number(0, 1),
+        number(0, 1, above=True),
         None,
         "Sample from the most probable tokens that together have this probability.",
         "--top-p",
@@ -210,7 +210,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "stop",
-        TEXTS,
+        STOPS,
         (),
         "Stop before this text; may be given several times.",
         "--stop",
