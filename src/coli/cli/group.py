@@ -74,7 +74,6 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) 
     invoke_without_command=True,
     help="Run mixture-of-experts language models that do not fit the machine.",
     epilog="Start with: coli demo",
-    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 @click.option(
