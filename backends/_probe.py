@@ -85,5 +85,12 @@ def main(arguments: list[str]) -> int:
     except (OSError, ValueError) as error:
         tell("canary", unreadable=str(error))
         return 0
-    tell("canary", cases=len(cases), problems=run_canary(backend, cases))
+    result = run_canary(backend, cases)
+    tell(
+        "canary",
+        cases=len(cases),
+        problems=result.problems,
+        declined=result.declined,
+        declined_calls=result.declined_calls,
+    )
     return 0

@@ -257,5 +257,7 @@ def judge_answer(answer: Answer) -> tuple[Finding, ...]:
     elif answer.end != "exit" or not answer.detail.startswith("exit code 0"):
         findings.append(_ended_early(answer, "canary", "ends after the canary"))
     else:
-        findings.append(ok("canary", f"{canary['cases']} calls, every bit as recorded"))
+        served = canary["cases"] - canary["declined_calls"]
+        left = f"; left to the CPU: {', '.join(canary['declined'])}" if canary["declined"] else ""
+        findings.append(ok("canary", f"{served} calls, every bit as recorded{left}"))
     return done()
