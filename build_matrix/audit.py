@@ -1,4 +1,4 @@
-"""What a fresh library must be: the device code that was asked for, the one symbol of the ABI, no library we did not expect."""
+"""What a fresh library must be: the device code asked for, the one symbol of the ABI, no library unexpected."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Run CMake and Ninja for a plan, keep the whole log, check what came out, and install it where the loader looks.
 
-One folder a cell: ``<builds>/<cell>/``. Its ``key`` file holds the identity of what lies there; another identity starts from an
-empty folder, so no flag ever meets an old object. When identity, sources and the installed file are those of the last time,
-nothing is started at all.
+One folder a cell: ``<builds>/<cell>/``. Its ``key`` file holds the identity of what lies there; another identity starts
+from an empty folder, so no flag ever meets an old object. When identity, sources and the installed file are those of
+the last time, nothing is started at all.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def build(
     """Build one cell and install it.
 
     ``builds``: parent of the build folders. ``jobs``: compilers at once. ``tell`` gets each step's name as it begins.
-    ``finish(plan, library, sources_sha256)`` audits the new library and writes the manifest beside it, before it is moved into
-    place; it raises ColiError. Raises ColiError when a folder cannot be written.
+    ``finish(plan, library, sources_sha256)`` audits the new library and writes the manifest beside it, before it is
+    moved into place; it raises ColiError. Raises ColiError when a folder cannot be written.
     """
     start = time.monotonic()
     folder = builds / plan.cell.id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -77,7 +76,7 @@ def evidence_of(cell: Cell, data_folder: Path) -> str:
 
 
 def _try(plan: Plan, library: Path) -> str | None:
-    """Run every gate, the canary among them, in a child process; return the evidence, None where this machine cannot run it."""
+    """Run every gate and the canary; return the evidence, None where this machine cannot run the library."""
     search = Search()
     machine = Machine(cpu_level(), search)
     trace = examine(Candidate(library, _table_name(plan), "build"), machine, search)
@@ -99,4 +98,4 @@ def _write(library: Path, document: dict[str, object]) -> None:
     path = manifest_path(library)
     fresh = path.with_name(path.name + ".new")
     fresh.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    os.replace(fresh, path)
+    fresh.replace(path)

@@ -34,7 +34,7 @@ def gather_facts(
 ) -> Facts:
     """Find what is installed; make the pinned toolkit, and fetch DeepGEMM's headers, when the request needs them.
 
-    ``cache``: coli's cache folder. ``wants_cuda`` False looks for host compilers only. Raises ColiError when a download fails.
+    ``cache``: coli's cache folder. ``wants_cuda`` False: host compilers only. Raises ColiError when a download fails.
     """
     machine = this_machine()
     bundles = load_bundles()

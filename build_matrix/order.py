@@ -46,8 +46,7 @@ def plan_cells(
 ) -> tuple[Plan | Refused, ...]:
     """Decide each cell: those that are named, all of the matrix (``every``), or the default ones of this machine.
 
-    The default is every CPU level, the CUDA library that the request describes, and DeepGEMM's when it is asked for or a
-    card of capability 12.0, the only one that runs it, is here.
+    The default is every CPU level, the CUDA library that the request describes, and DeepGEMM's when it is asked for.
     """
     planned: list[Plan | Refused] = []
     if named or every:

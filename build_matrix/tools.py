@@ -25,7 +25,7 @@ class Tools:
 
 
 def find_tools(environment: Mapping[str, str]) -> Tools:
-    """Find the tools beside this Python first (where pip puts them), then on PATH. Raises ColiError for a missing one."""
+    """Find the tools beside this Python (where pip puts them), then on PATH. Raises ColiError for a missing one."""
     beside = str(Path(sys.executable).parent)
     path = os.pathsep.join(part for part in (beside, environment.get("PATH", "")) if part)
     found = {name: shutil.which(name, path=path) for name in ("cmake", "ninja", "ccache")}

@@ -21,7 +21,7 @@ def abi_version() -> list[int]:
 
 
 def sources_sha256() -> str:
-    """Return the hash of every source of the CPU backends and of what they share: name, size and bytes of each, in order of name."""
+    """Return the hash of every source of the CPU backends, shared ones too: name, size and bytes, in order of name."""
     files = {
         path
         for folder in (HERE, HERE.parent / "common", HERE.parent / "abi")

@@ -10,11 +10,11 @@
 struct coli_weight {
   coli_common::WeightFacts host;
   bool has_nan;
-  bool uploaded;    /* the copy holds what the host memory held when it was bound or refilled */
-  uint8_t *codes;   /* device; null until the first upload */
-  uint8_t *scales;  /* device, behind the codes */
-  int64_t pitch;    /* bytes from one row of codes to the next */
-  uint64_t bytes;   /* of the copy */
+  bool uploaded;   /* the copy holds what the host memory held when it was bound or refilled */
+  uint8_t *codes;  /* device; null until the first upload */
+  uint8_t *scales; /* device, behind the codes */
+  int64_t pitch;   /* bytes from one row of codes to the next */
+  uint64_t bytes;  /* of the copy */
 };
 
 struct coli_stream {

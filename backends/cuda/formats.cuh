@@ -16,7 +16,8 @@ struct Fp4 {
   /* e2m1 / 2 has zeros below its upper 16 bits, so eight byte pairs hold every magnitude: four codes at a time pick the upper and the
    * lower byte from a table of eight (a byte permute), get their signs, and are brought together. */
   static __device__ __forceinline__ void decode(uint32_t word, float (&values)[8]) {
-    const uint32_t magnitude = word & 0x77777777u, moved = word << 4; /* bit 7 of a byte: sign of its even code in `moved` */
+    const uint32_t magnitude = word & 0x77777777u,
+                   moved = word << 4; /* bit 7 of a byte: sign of its even code in `moved` */
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const uint32_t pick = half ? magnitude >> 16 : magnitude;

@@ -27,8 +27,8 @@ static __device__ __forceinline__ float add_lanes(float value) {
 /* Four columns of x from `col`; +0 behind the end. `wide`: x is aligned to 16 bytes. */
 static __device__ __forceinline__ float4 load_x(const float *x, int64_t col, int64_t cols, bool wide) {
   if (wide && col + 4 <= cols) return *reinterpret_cast<const float4 *>(x + col);
-  return make_float4(col < cols ? x[col] : 0.0f, col + 1 < cols ? x[col + 1] : 0.0f,
-                     col + 2 < cols ? x[col + 2] : 0.0f, col + 3 < cols ? x[col + 3] : 0.0f);
+  return make_float4(col < cols ? x[col] : 0.0f, col + 1 < cols ? x[col + 1] : 0.0f, col + 2 < cols ? x[col + 2] : 0.0f,
+                     col + 3 < cols ? x[col + 3] : 0.0f);
 }
 
 /* Put columns [first, first + count) of x, `count` whole passes, into shared memory in the order of the lanes. */

@@ -27,21 +27,11 @@ const coli_slot kSlots[] = {
 #undef COLI_STAGE
 
 const coli_backend kBackend = {
-    sizeof(coli_backend),
-    COLI_PLATFORM_TAG,
-    COLI_ABI_MAJOR,
-    COLI_ABI_MINOR,
-    COLI_SLOT_COUNT,
-    kSlots,
-    COLI_CUDA_NAME,
-    sizeof(coli_error),
-    sizeof(coli_matrix),
-    sizeof(coli_weight_desc),
-    sizeof(coli_weight_list),
-    sizeof(coli_context_config),
-    sizeof(coli_device_info),
-    sizeof(coli_memory_info),
-    0,
+    sizeof(coli_backend),     COLI_PLATFORM_TAG,        COLI_ABI_MAJOR,
+    COLI_ABI_MINOR,           COLI_SLOT_COUNT,          kSlots,
+    COLI_CUDA_NAME,           sizeof(coli_error),       sizeof(coli_matrix),
+    sizeof(coli_weight_desc), sizeof(coli_weight_list), sizeof(coli_context_config),
+    sizeof(coli_device_info), sizeof(coli_memory_info), 0,
 };
 
 }  // namespace

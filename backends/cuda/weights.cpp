@@ -26,8 +26,8 @@ cudaError_t copy(const coli_weight &weight, const WeightFacts &from, cudaStream_
   cudaError_t status = cudaSuccess;
   if (pitch != row_bytes) status = cudaMemsetAsync(weight.codes, 0, pitch * rows, stream);
   if (status == cudaSuccess)
-    status = cudaMemcpy2DAsync(weight.codes, pitch, from.codes, row_bytes, row_bytes, rows, cudaMemcpyHostToDevice,
-                               stream);
+    status =
+        cudaMemcpy2DAsync(weight.codes, pitch, from.codes, row_bytes, row_bytes, rows, cudaMemcpyHostToDevice, stream);
   const size_t scale_bytes = static_cast<size_t>(from.scale_rows * from.scale_cols);
   if (status == cudaSuccess && scale_bytes > 0)
     status = cudaMemcpyAsync(weight.scales, from.scales, scale_bytes, cudaMemcpyHostToDevice, stream);

@@ -29,8 +29,8 @@ _EXIT_FAILED = 1
 def command(settings: Resolved) -> None:
     """Compile backend libraries for this machine and install them where `coli backends` looks.
 
-    Without --cell: every CPU level, and one CUDA library, with a toolkit made from pinned wheels where none is installed.
-    CUDA_ARCH, NO_TC, DEEPGEMM, DEEPGEMM_HOME, CUDA_HOME, NVCC_CCBIN and NVCC_APPEND_FLAGS are honoured.
+    Without --cell: every CPU level, and one CUDA library, with a toolkit made from pinned wheels where none is
+    installed. CUDA_ARCH, NO_TC, DEEPGEMM, DEEPGEMM_HOME, CUDA_HOME, NVCC_CCBIN and NVCC_APPEND_FLAGS are honoured.
     """
     from coli.build_matrix.matrix import load_matrix
 

@@ -1,4 +1,4 @@
-"""The CPU backends under test: those of the installed package, or built from the checkout; and the replay driver."""
+"""What the machine can run of the CPU backends, and tools."""
 
 from __future__ import annotations
 
@@ -8,19 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from building import Build, build_backends, build_driver, find_libraries
-
-
-@pytest.fixture(scope="session")
-def native_build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """The levels of this machine's architecture, as installed; built here where the package has none."""
-    import coli.backends
-
-    installed = find_libraries(Path(coli.backends.__path__[0]) / "lib")
-    folder = tmp_path_factory.mktemp("native")
-    if not installed:
-        return build_backends(folder)
-    return Build(installed, build_driver(folder, "c++", (), ()))
+from building import Build, build_backends
 
 
 @pytest.fixture(scope="session")

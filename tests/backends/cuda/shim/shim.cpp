@@ -179,7 +179,8 @@ void launch(const std::function<void()> &body, dim3 grid, dim3 block_size, size_
   block.fibers.resize(block_size.x);
   block.shared.resize(shared_bytes + 16);
   const size_t stacks_bytes = block_size.x * kStackBytes;
-  void *stacks = mmap(nullptr, stacks_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void *stacks =
+      mmap(nullptr, stacks_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (stacks == MAP_FAILED) abort();
   block.stacks = static_cast<unsigned char *>(stacks);
   active = &block;
@@ -212,7 +213,8 @@ void stop(const char *what) {
 uint32_t exchange(uint32_t mask, uint32_t value, int from) {
   Fiber &mine = active->fibers[static_cast<size_t>(active->running)];
   Fiber *const warp = &active->fibers[static_cast<size_t>(active->running / 32 * 32)];
-  const int lanes = static_cast<int>(std::min<size_t>(32, active->fibers.size() - static_cast<size_t>(active->running / 32 * 32)));
+  const int lanes =
+      static_cast<int>(std::min<size_t>(32, active->fibers.size() - static_cast<size_t>(active->running / 32 * 32)));
   if (!(mask >> (active->running % 32) & 1u)) stop("a shuffle whose mask leaves its own lane out");
   if (!(mask >> from & 1u)) stop("a shuffle from a lane that its mask leaves out");
   mine.mask = mask;
@@ -222,8 +224,10 @@ uint32_t exchange(uint32_t mask, uint32_t value, int from) {
   for (int lane = 0; lane < 32; ++lane) {
     if (!(mask >> lane & 1u)) continue;
     if (lane >= lanes || warp[lane].wait == Wait::kEnded) stop("a shuffle whose mask names a lane that has ended");
-    if (warp[lane].wait != Wait::kShuffle) complete = false;
-    else if (warp[lane].mask != mask) stop("lanes of one shuffle came with different masks");
+    if (warp[lane].wait != Wait::kShuffle)
+      complete = false;
+    else if (warp[lane].mask != mask)
+      stop("lanes of one shuffle came with different masks");
   }
   if (complete) {
     for (int to = 0; to < lanes; ++to) {
@@ -247,13 +251,20 @@ cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); 
 
 const char *cudaGetErrorName(cudaError_t error) {
   switch (error) {
-    case cudaSuccess: return "cudaSuccess";
-    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
-    case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
-    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
-    case cudaErrorNoKernelImageForDevice: return "cudaErrorNoKernelImageForDevice";
-    case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidConfiguration:
+      return "cudaErrorInvalidConfiguration";
+    case cudaErrorInvalidDevice:
+      return "cudaErrorInvalidDevice";
+    case cudaErrorNoKernelImageForDevice:
+      return "cudaErrorNoKernelImageForDevice";
+    case cudaErrorLaunchFailure:
+      return "cudaErrorLaunchFailure";
   }
   return "unknown";
 }
