@@ -64,7 +64,7 @@ def lint(session: nox.Session) -> None:
         ("ruff", "format", "--check", "."),
         ("clang-format", "--dry-run", "--Werror", *_native_sources()),
         ("mypy", "--strict", "-p", "coli"),
-        ("mypy", "--strict", "noxfile.py", "ci/not_run.py"),
+        ("mypy", "--strict", "noxfile.py", "ci/not_run.py", "ci/slots_table.py", "bench/synthetic.py"),
     ]
     failed = []
     for check in checks:  # all of them: one mistake must not hide the others
@@ -87,9 +87,17 @@ def format_(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Write the settings table of docs/guide.md again from the settings themselves."""
+    """Write the tables of docs/guide.md and docs/abi.md again from the settings and the slot list."""
     _install_package(session)
     session.run("python", "ci/settings_table.py", "docs/guide.md")
+    session.run("python", "ci/slots_table.py", "docs/abi.md")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure what the order of every sum costs here, and the machine code of the same loops where nvcc is."""
+    _install_package(session)
+    session.run("python", "bench/orders/run.py", *session.posargs)
 
 
 @nox.session

@@ -19,6 +19,7 @@ Floats = NDArray[np.float32]
 
 LEVELS = ["portable", "neon"] if platform.machine() in ("aarch64", "arm64") else ["portable", "x86_64_v3", "x86_64_v4"]
 
+
 @pytest.fixture(scope="module")
 def units() -> dict[str, Floats]:
     with np.load(ROOT / "tests" / "oracle" / "reference_extra.npz", allow_pickle=False) as arrays:
@@ -56,7 +57,9 @@ def test_every_e2m1_code(context: native.Context, units: dict[str, Floats]) -> N
 
 
 @pytest.mark.parametrize(
-    ("format_", "group", "one", "legal"), [(native.FP4, 32, 0x22, 254), (native.FP8, 128, 0x38, 247)], ids=["fp4", "fp8"]
+    ("format_", "group", "one", "legal"),
+    [(native.FP4, 32, 0x22, 254), (native.FP8, 128, 0x38, 247)],
+    ids=["fp4", "fp8"],
 )
 def test_every_legal_ue8m0_code(
     context: native.Context, units: dict[str, Floats], format_: int, group: int, one: int, legal: int

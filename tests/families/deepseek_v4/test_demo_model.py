@@ -38,8 +38,8 @@ def test_logits(name: str, model: Any, demo_reference: dict[str, Any]) -> None:
     if name != "open17":
         assert error.max() < 5e-5
         return
-    # At one position the 16th and 17th best entry of the indexer differ by 2.4e-7, one unit in the last place: the choice
-    # may fall either way. It moves that row by 3e-3, and the few that read it afterwards.
+    # At one position the 16th and 17th best entry of the indexer differ by 2.4e-7, one unit in the last place: the
+    # choice may fall either way. It moves that row by 3e-3, and the few that read it afterwards.
     assert error.max() < 5e-3
     assert np.count_nonzero(error > 5e-5) <= 12
 
