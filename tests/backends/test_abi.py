@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import runpy
 import subprocess
 from pathlib import Path
 
 import pytest
-from native import ROOT
 
 from coli.backends.abi import ABI_MAJOR, ABI_MINOR, HEADER, SLOTS, fnv1a_64, parse_slots, structs
 
@@ -107,12 +105,3 @@ def test_abi_needs_neither_numpy_nor_the_extension() -> None:
     code = "import sys, coli.backends._probe; print([m for m in ('numpy', 'coli.backends._host') if m in sys.modules])"
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=Path("/"))
     assert output.stdout.strip() == "[]"
-
-
-def test_the_page_has_the_slots_of_today() -> None:
-    page, script = ROOT / "docs" / "abi.md", ROOT / "ci" / "slots_table.py"
-    scope = runpy.run_path(str(script))
-    text = page.read_text(encoding="utf-8")
-    assert scope["replace_table"](text) == text, "run: nox -s docs"
-    for slot in SLOTS:
-        assert f"| {slot.index} | `{slot.name}` | {slot.kind}" in text

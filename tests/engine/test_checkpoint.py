@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from coli.engine.checkpoint import Checkpoint, canonical_name
+from coli.engine.checkpoint import Checkpoint
 from coli.errors import CheckpointError
 from coli.families.registry import Registry
 from coli.families.roles import Inventory, RoleTable
@@ -149,6 +149,19 @@ def test_a_missing_shard_is_counted_by_name() -> None:
     assert "model-00003-of-00003.safetensors" in str(error.observed)
 
 
+def test_a_missing_shard_of_a_cache_is_fetched_by_the_tool_that_owns_the_cache(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--some-lab--Some--Model" / "snapshots" / "1f"
+    snapshot.parent.mkdir(parents=True)
+    make(snapshot, TWO)
+    (snapshot / "model-00002-of-00002.safetensors").unlink()
+    assert "`hf download some-lab/Some--Model` fetches what is missing" in str(refusal(snapshot).fix)
+
+
+def test_a_repository_name_is_not_a_folder_and_says_how_to_get_one(tmp_path: Path) -> None:
+    assert "`hf download some-lab/Some-Model`" in str(refusal(Path("some-lab/Some-Model")).fix)
+    assert "hf download" not in str(refusal(tmp_path / "nothing").fix)
+
+
 def test_absent_and_misplaced_tensors_are_told_apart(tmp_path: Path) -> None:
     error = refusal(CASES / "W04")
     assert error.code == "checkpoint.absent-tensor"
@@ -160,7 +173,7 @@ def test_absent_and_misplaced_tensors_are_told_apart(tmp_path: Path) -> None:
     del index["weight_map"]["mtp.fc.weight"]
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with Checkpoint.open(folder) as checkpoint:
-        assert checkpoint["norm.weight"].path.name == "model-00002-of-00002.safetensors"
+        assert checkpoint["model.norm.weight"].path.name == "model-00002-of-00002.safetensors"
         assert [note.code for note in checkpoint.notes] == ["checkpoint.misplaced-tensor", "checkpoint.total-size"]
 
 
@@ -315,14 +328,19 @@ HYBRID = {  # as save_pretrained of Transformers 5.24 writes them, and the relea
     "model.layers.0.attn.indexer.compressor.norm.weight": "layers.0.attn.indexer.compressor.norm.weight",
     "model.layers.10.ffn.experts.3.w1.weight": "layers.10.ffn.experts.3.w1.weight",
     "layers.0.attn_norm.weight": "layers.0.attn_norm.weight",
-    "mtp.0.attn.norm.weight": "mtp.0.attn.kv_norm.weight",
     "mtp.0.norm.weight": "mtp.0.norm.weight",
 }
 
 
-def test_the_hybrid_layout_of_save_pretrained_is_read(tmp_path: Path) -> None:
-    assert {name: canonical_name(name) for name in HYBRID} == HYBRID
+@pytest.fixture(scope="module")
+def deepseek_v4_names() -> RoleTable:
+    return RoleTable(Registry.load(()).get("deepseek_v4").descriptor)
+
+
+def test_the_hybrid_layout_of_save_pretrained_is_read(tmp_path: Path, deepseek_v4_names: RoleTable) -> None:
     with Checkpoint.open(make(tmp_path, {"model.safetensors": list(HYBRID)})) as checkpoint:
+        assert sorted(checkpoint.tensors) == sorted(HYBRID)
+        checkpoint.rename(deepseek_v4_names.canonical)
         assert sorted(checkpoint.tensors) == sorted(HYBRID.values())
         assert all(name == info.name for name, info in checkpoint.tensors.items())
         numbers = {name: i for i, name in enumerate(HYBRID)}
@@ -330,12 +348,13 @@ def test_the_hybrid_layout_of_save_pretrained_is_read(tmp_path: Path) -> None:
             assert checkpoint.read(canonical)[0] == numbers[name]
 
 
-@pytest.mark.parametrize("other", ["model.norm.weight"])
-def test_two_spellings_of_one_tensor_are_refused(tmp_path: Path, other: str) -> None:
-    error = refusal(make(tmp_path, {"model.safetensors": ["norm.weight", other]}))
-    assert error.code == "checkpoint.two-spellings"
-    assert "norm.weight in model.safetensors" in str(error.observed)
-    assert f"{other} in model.safetensors" in str(error.observed)
+def test_two_spellings_of_one_tensor_are_refused(tmp_path: Path, deepseek_v4_names: RoleTable) -> None:
+    folder = make(tmp_path, {"model.safetensors": ["norm.weight", "model.norm.weight"]})
+    with Checkpoint.open(folder) as checkpoint, pytest.raises(CheckpointError) as caught:
+        checkpoint.rename(deepseek_v4_names.canonical)
+    assert caught.value.code == "checkpoint.two-spellings"
+    assert caught.value.subject == f"{folder}: norm.weight"
+    assert "norm.weight in model.safetensors" in str(caught.value.observed)
 
 
 def test_the_index_decides_between_two_files(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Checkpoint", "Note", "canonical_name"]
+__all__ = ["Checkpoint", "Note"]
 
 INDEX_LIMIT_BYTES = 256 << 20
 _INDEX = "model.safetensors.index.json"
@@ -42,23 +43,8 @@ class _Index(msgspec.Struct):
     metadata: dict[str, Any] | None = None
 
 
-_KV_NORM = re.compile(r"((?:layers|mtp)\.\d+\.attn)\.norm\.")
-
-
-def canonical_name(name: str) -> str:
-    """Return a tensor's name without the optional `model.` prefix and without the renamings of save_pretrained."""
-    name = name.removeprefix("model.")
-    if name.startswith("embed_tokens."):
-        return "embed." + name.removeprefix("embed_tokens.")
-    if name.startswith("hc_head.hc_"):
-        return "hc_head_" + name.removeprefix("hc_head.hc_")
-    if ".attn.norm." in name and (match := _KV_NORM.match(name)):
-        return f"{match[1]}.kv_norm.{name[match.end() :]}"
-    return name
-
-
 class Checkpoint:
-    """An open checkpoint. ``tensors``: canonical name to place. ``notes``: what was odd but harmless.
+    """An open checkpoint. ``tensors``: names to places, those of the files until `rename`. ``notes``: oddities.
 
     A context manager. Reads may come from several threads; a file is opened at its first read, so at most one
     descriptor a shard is held. ``config`` and ``generation_config`` are the decoded files (None when there is no
@@ -81,6 +67,8 @@ class Checkpoint:
         self.shards = tuple(shards)
         self.notes = tuple(notes)
         self._descriptors: dict[Path, int] = {}
+        # A checkpoint that is dropped without close must not keep its files.
+        weakref.finalize(self, _close_all, self._descriptors)
         self._lock = threading.Lock()
         self._closed = False
 
@@ -115,6 +103,22 @@ class Checkpoint:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def rename(self, canonical: Callable[[str], str]) -> None:
+        """Give every tensor its family's own name. Raises CheckpointError when two of them would share one."""
+        tensors: dict[str, TensorInfo] = {}
+        for name, info in self.tensors.items():
+            own = canonical(name)
+            other = tensors.setdefault(own, info if own == name else msgspec.structs.replace(info, name=own))
+            if other.path != info.path or other.offset != info.offset:
+                raise CheckpointError(
+                    f"{self.path}: {own}",
+                    "the checkpoint holds this tensor under two names",
+                    observed=f"once in {other.path.name}, once as {name} in {info.path.name}",
+                    fix="keep one of the two layouts",
+                    code="checkpoint.two-spellings",
+                )
+        self.tensors = MappingProxyType(tensors)
 
     def __getitem__(self, name: str) -> TensorInfo:
         """Return the place of a tensor. Raises CheckpointError with the file that should hold it."""
@@ -198,9 +202,12 @@ class Checkpoint:
         """Close the files. No read may be running; later ones raise ValueError."""
         with self._lock:
             self._closed = True
-            for descriptor in self._descriptors.values():
-                os.close(descriptor)
-            self._descriptors.clear()
+            _close_all(self._descriptors)
+
+
+def _close_all(descriptors: dict[Path, int]) -> None:
+    while descriptors:
+        os.close(descriptors.popitem()[1])
 
 
 def _read_config(folder: Path, name: str, notes: list[Note]) -> dict[str, Any]:
@@ -290,14 +297,25 @@ def _read_headers(folder: Path, names: Sequence[str]) -> dict[str, Header]:
                 f"{len(missing)} of {len(names)} weight files are missing",
                 observed=f"not there: {', '.join(missing[:20])}"
                 + (f" and {len(missing) - 20} more" if len(missing) > 20 else ""),
-                fix=f"download just {'that file' if len(missing) == 1 else 'those files'}, for example "
-                f"`hf download REPOSITORY {missing[0]} --local-dir {folder}`",
+                fix=_how_to_fetch(folder, missing),
                 code="checkpoint.missing-shard",
             )
         )
     if problems:
         raise _combined(folder, problems)
     return headers
+
+
+def _how_to_fetch(folder: Path, missing: Sequence[str]) -> str:
+    repository = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and repository.startswith("models--"):
+        # In a cache the hub's own tool knows the place; files copied beside its links would be a second truth.
+        name = repository.removeprefix("models--").replace("--", "/", 1)
+        return f"`hf download {name}` fetches what is missing; what is there is kept"
+    return (
+        f"download just {'that file' if len(missing) == 1 else 'those files'}, for example "
+        f"`hf download REPOSITORY {missing[0]} --local-dir {folder}`"
+    )
 
 
 def _combined(folder: Path, problems: Sequence[CheckpointError]) -> CheckpointError:
@@ -324,7 +342,6 @@ def _join(
     weight_map: Mapping[str, str] = index.weight_map if index else {}
     found: dict[str, str] = {}
     tensors: dict[str, TensorInfo] = {}
-    spellings: dict[str, str] = {}
     unlisted = 0
     for file, header in headers.items():
         for name, info in header.tensors.items():
@@ -339,17 +356,7 @@ def _join(
                     continue
             unlisted += index is not None and claimed is None
             found[name] = file
-            canonical = canonical_name(name)
-            other = spellings.setdefault(canonical, name)
-            if other != name:
-                raise CheckpointError(
-                    f"{folder}: {canonical}",
-                    "the checkpoint holds this tensor under two names",
-                    observed=f"{other} in {found[other]}, {name} in {file}",
-                    fix="keep one of the two layouts",
-                    code="checkpoint.two-spellings",
-                )
-            tensors[canonical] = info if canonical == name else msgspec.structs.replace(info, name=canonical)
+            tensors[name] = info
     if unlisted:
         notes.append(
             Note("checkpoint.unlisted-tensors", _INDEX, f"{unlisted} tensors in the files are not in the index")

@@ -1,0 +1,1 @@
+"""What can be built here, with what, and how: see docs/build.md. Importing this touches no file and starts nothing."""
