@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent
 TYPING_TREE = ROOT / "build" / "typing" / "coli"
 NATIVE_SUFFIXES = {".c", ".cc", ".cpp", ".h", ".hpp"}
 NATIVE_FOLDERS = ("backends", "bench", "tests")
+CASES = ROOT / "tests" / "cases"  # data: inputs as they were met
 
 
 def _install_package(session: nox.Session) -> None:
@@ -154,7 +155,7 @@ def _native_sources() -> list[str]:
         str(path.relative_to(ROOT))
         for folder in NATIVE_FOLDERS
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in NATIVE_SUFFIXES
+        if path.suffix in NATIVE_SUFFIXES and CASES not in path.parents
     )
 
 
