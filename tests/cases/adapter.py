@@ -118,7 +118,9 @@ def matches(found: Any, wanted: Any) -> bool:
     if isinstance(wanted, list):
         same = isinstance(found, (list, tuple)) and len(found) == len(wanted)
         return same and all(matches(one, other) for one, other in zip(found, wanted, strict=True))
-    return type(found) is type(wanted) and bool(found == wanted)
+    if isinstance(wanted, bool) or isinstance(found, bool):
+        return found is wanted
+    return bool(found == wanted)
 
 
 def _status_at_least(found: Any, wanted: Any) -> bool:
