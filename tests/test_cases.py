@@ -12,12 +12,12 @@ sys.path.insert(0, str(CASES))
 
 import adapter  # noqa: E402
 
-FUNCTIONS = adapter.kinds()
+PLAYS = adapter.kinds()
 
 
 @pytest.mark.parametrize("case", list(adapter.find_cases([CASES])), ids=lambda case: str(case.name))
 def test_case(case: Path) -> None:
-    outcome = adapter.run_case(case, FUNCTIONS)
+    outcome = adapter.run_case(case, PLAYS)
     if outcome.not_run:
         pytest.skip(f"not run: {outcome.not_run}")
     assert outcome.problems == ()
