@@ -87,5 +87,11 @@ def main(arguments: list[str]) -> int:
         return 0
     # A CUDA library may leave stages to the CPU behind it.
     result = run_canary(backend, cases, may_decline=arguments[2] == "cuda")
-    tell("canary", cases=len(cases), problems=result.problems, declined=result.declined)
+    tell(
+        "canary",
+        cases=len(cases),
+        problems=result.problems,
+        declined=result.declined,
+        declined_calls=result.declined_calls,
+    )
     return 0

@@ -34,18 +34,19 @@ _THREADS = 2  # the smallest number that shows a result that depends on the spli
 
 @dataclass(frozen=True)
 class CanaryResult:
-    """What went wrong (nothing: empty), and how many calls the library declined where it may."""
+    """What went wrong, and the stages that a device backend does not serve; each once, in order of the calls."""
 
     problems: tuple[str, ...]
-    declined: int = 0
+    declined: tuple[str, ...]
+    declined_calls: int
 
 
 class _Refusal(Exception):
-    """The library did not do what the recording says. ``declined``: it said that it does not serve the call."""
+    """The library did not do what the recording says."""
 
-    def __init__(self, text: str, declined: bool = False) -> None:
-        super().__init__(text)
-        self.declined = declined
+
+class _Declined(_Refusal):
+    """The library says that it does not serve this."""
 
 
 class _Runner:
@@ -65,8 +66,9 @@ class _Runner:
         status = function(*arguments, ctypes.byref(error))
         if status != DONE:
             text = error.text.decode("utf-8", "replace")
-            word = "declined" if status == DECLINED else "failed"
-            raise _Refusal(f"{name} {word}: {text} (code {error.code})", status == DECLINED)
+            if status == DECLINED:
+                raise _Declined(f"{name} declined: {text} (code {error.code})")
+            raise _Refusal(f"{name} failed: {text} (code {error.code})")
 
     def bind(self, weight: Weight, kept: list[Any]) -> ctypes.c_void_p:
         codes, scales = ctypes.create_string_buffer(weight.codes, max(1, len(weight.codes))), None
@@ -118,7 +120,12 @@ class _Runner:
                 weights = WeightList(ctypes.cast(items, ctypes.POINTER(ctypes.c_void_p)), len(handles))
                 kept += [items, weights]
                 arguments.append(ctypes.byref(weights))
-        self.call(case.stage, arguments)
+        try:
+            self.call(case.stage, arguments)
+        except _Declined:
+            for name, value, buffer in outputs:
+                _compare(case.stage, name, value, buffer.raw[: len(value.data)], value.data)
+            raise
         for name, value, buffer in outputs:
             want = value.data if value.expected is None else value.expected
             _compare(case.stage, name, value, buffer.raw[: len(value.data)], want)
@@ -167,25 +174,28 @@ def check_cases(cases: Sequence[Case]) -> None:
 def run_canary(backend: Backend, cases: Sequence[Case], may_decline: bool = False) -> CanaryResult:
     """Replay checked cases in one context of a library that passed the handshake.
 
-    ``may_decline``: the library serves only some stages, and another serves the rest. Weights are then uploaded, too.
+    ``may_decline``: the library of a device, to which weights are uploaded first; it may leave stages to the CPU behind
+    it, as long as it serves one call.
     """
     problems: list[str] = []
-    declined = 0
+    declined: list[str] = []
     try:
         runner = _Runner(backend, upload=may_decline)
     except _Refusal as refusal:
-        return CanaryResult((str(refusal),))
+        return CanaryResult((str(refusal),), (), 0)
     for case in cases:
         try:
             runner.run(case)
-        except _Refusal as refusal:
-            if may_decline and refusal.declined:
-                declined += 1
+        except _Declined as refusal:
+            if may_decline:
+                declined.append(case.stage)
             else:
                 problems.append(str(refusal))
+        except _Refusal as refusal:
+            problems.append(str(refusal))
     if not problems and not declined:  # a refused call leaves weights bound, and the process ends anyway
         try:
             runner.call("context_destroy", [runner.context])
         except _Refusal as refusal:
             problems.append(str(refusal))
-    return CanaryResult(tuple(problems), declined)
+    return CanaryResult(tuple(problems), tuple(dict.fromkeys(declined)), len(declined))

@@ -11,6 +11,7 @@ from pathlib import Path
 from coli.backends.cpu_level import LEVELS
 from coli.backends.trace import Candidate, Place
 from coli.errors import UsageError
+from coli.paths import user_path
 
 __all__ = ["PACKAGE_LIB", "Search", "default_search", "find_candidates", "is_file_selection", "level_of", "matches"]
 
@@ -138,7 +139,7 @@ def find_candidates(search: Search) -> tuple[tuple[Place, ...], tuple[Candidate,
     found: list[Candidate] = []
     chosen: list[Candidate] = []
     if search.selection and is_file_selection(search.selection):
-        path = Path(search.selection).expanduser().absolute()
+        path = user_path(search.selection).absolute()
         chosen.append(Candidate(path, library_name(path.name) or path.stem, search.selection_origin))
     folders: list[tuple[str, Path]] = [("COLI_BACKEND_PATH", folder) for folder in search.path]
     if search.data_folder is not None:

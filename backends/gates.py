@@ -256,7 +256,7 @@ def judge_answer(answer: Answer) -> tuple[Finding, ...]:
         )
     elif answer.end != "exit" or not answer.detail.startswith("exit code 0"):
         findings.append(_ended_early(answer, "canary", "ends after the canary"))
-    elif canary["declined"] and canary["declined"] == canary["cases"]:
+    elif canary["declined_calls"] and canary["declined_calls"] == canary["cases"]:
         findings.append(
             refused(
                 "canary",
@@ -267,7 +267,7 @@ def judge_answer(answer: Answer) -> tuple[Finding, ...]:
             )
         )
     else:
-        served = canary["cases"] - canary["declined"]
-        left = f", {canary['declined']} declined and left to the CPU" if canary["declined"] else ""
+        served = canary["cases"] - canary["declined_calls"]
+        left = f"; left to the CPU: {', '.join(canary['declined'])}" if canary["declined"] else ""
         findings.append(ok("canary", f"{served} calls, every bit as recorded{left}"))
     return done()

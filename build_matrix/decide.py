@@ -1,0 +1,401 @@
+"""Request and facts -> how to build a cell, or why not. Pure: nothing is read, started or found here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coli.build_matrix.arch import (
+    Arch,
+    Card,
+    Target,
+    native_targets,
+    needs_toolkit,
+    parse_arch,
+    portable_targets,
+    supports,
+)
+from coli.build_matrix.choose import choose_compiler, choose_toolkit
+from coli.build_matrix.compilers import HostCompiler, glibc_known_to, host_bounds
+from coli.build_matrix.matrix import Cell, Matrix
+from coli.build_matrix.recipe import Choice, Recipe, Refusal
+from coli.build_matrix.request import Request, Value
+from coli.build_matrix.toolkits import Toolkit
+from coli.build_matrix.version import Version
+from coli.errors import UsageError
+
+__all__ = ["Facts", "decide_cell", "decide_cells"]
+
+_DEFAULT_ARCH = Value("portable", "default")
+# Each is given exactly once by the recipe or by the build's own list of flags.
+_OURS = re.compile(
+    r"--?(std|arch|gpu-architecture|code|gpu-code|gencode|generate-code|ccbin|compiler-bindir|fmad|ftz|prec-div|prec-sqrt"
+    r"|use_fast_math|Ofast-compile)(=.*)?"
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of this machine. ``driver_cuda`` is None without a driver, or when it does not say.
+
+    ``deepgemm_pinned``: include folder of the pinned headers, once fetched; ``deepgemm_home``: that of DEEPGEMM_HOME.
+    """
+
+    toolkits: tuple[Toolkit, ...]
+    compilers: tuple[HostCompiler, ...]
+    cards: tuple[Card, ...] = ()
+    driver_cuda: Version | None = None
+    glibc: Version | None = None
+    deepgemm_pinned: Path | None = None
+    deepgemm_home: Path | None = None
+
+
+class _Refused(Exception):
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.rule)
+        self.refusal = refusal
+
+
+def decide_cells(request: Request, facts: Facts, matrix: Matrix) -> tuple[Recipe | Refusal, ...]:
+    """Decide what the request asks for: the generic cell, and with DEEPGEMM=1 the other flavour beside it."""
+    try:
+        both = _flag("DEEPGEMM", request.deepgemm, matrix) is True
+    except _Refused as refused:
+        return (refused.refusal,)
+    flavours = ("generic", "deepgemm") if both else ("generic",)
+    return tuple(decide_cell(request, facts, matrix, flavour) for flavour in flavours)
+
+
+def decide_cell(request: Request, facts: Facts, matrix: Matrix, flavour: str) -> Recipe | Refusal:
+    """Decide one cell. Options only add: architectures, host compiler and standard survive each other."""
+    try:
+        return _decide(request, facts, matrix, flavour)
+    except _Refused as refused:
+        return refused.refusal
+
+
+def _decide(request: Request, facts: Facts, matrix: Matrix, flavour: str) -> Recipe:
+    notes: list[str] = list(request.overridden)
+    warnings: list[str] = []
+    insists = _flag("NO_TC", request.no_tc, matrix)
+    flags = _flags(request.nvcc_append_flags, matrix)
+    written = request.cuda_arch or _DEFAULT_ARCH
+    arch = _arch(written, matrix)
+    notes.append(f"CUDA_ARCH={written.text} ({written.origin})")
+    targets = _native(facts.cards, matrix, notes, warnings) if arch.keyword == "native" else arch.targets
+    wanted = targets or tuple(Target(number) for number in matrix.portable_machine_code)
+    if _flag("DEEPGEMM", request.deepgemm, matrix):
+        wanted += parse_arch(matrix.deepgemm_arch, matrix).targets  # both flavours come from one toolkit
+    chosen = choose_toolkit(request.toolkit, facts.toolkits, wanted, facts.driver_cuda, matrix)
+    if isinstance(chosen, Refusal):
+        raise _Refused(chosen)
+    toolkit, version = chosen.toolkit, chosen.version
+    notes.append(f"toolkit: {toolkit.label} ({toolkit.origin}): {chosen.why}")
+    warnings += chosen.warnings
+    if arch.keyword == "portable":
+        targets = _portable(version, matrix, notes)
+    _check_targets(targets, toolkit, version, facts.toolkits, matrix)
+    if flavour == "deepgemm":
+        _check_deepgemm(toolkit, version, matrix)
+    no_tc = _no_tc(insists, request.no_tc, toolkit, matrix, notes)
+    _check_driver(request, toolkit, version, targets, facts, notes, warnings, matrix)
+    include = _deepgemm_headers(request, facts, matrix, notes) if flavour == "deepgemm" else None
+    minimum = matrix.deepgemm_minimum_compiler if flavour == "deepgemm" else matrix.minimum_compiler
+    compiler = choose_compiler(
+        request.nvcc_ccbin, facts.compilers, host_bounds(toolkit, matrix), minimum, matrix, toolkit, flags
+    )
+    if isinstance(compiler, Refusal):
+        raise _Refused(compiler)
+    notes.append(f"host compiler: {compiler.compiler.label}: {compiler.why}")
+    warnings += compiler.warnings
+    if flags:
+        notes.append(f"NVCC_APPEND_FLAGS={shlex.join(flags)} (environment)")
+    known = glibc_known_to(toolkit, matrix)
+    if facts.glibc is not None and facts.glibc > known:
+        warnings.append(
+            f"glibc {facts.glibc.short} with CUDA {version.short}, whose headers know glibc up to {known.short}: "
+            "functions such as rsqrt and sinpi may clash (class glibc-math-clash); a newer toolkit knows them"
+        )
+    warnings += [finding.text for finding in toolkit.findings if finding.code not in ("driver-stub-missing",)]
+    deepgemm = flavour == "deepgemm"
+    shown = "portable" if arch.keyword == "portable" else Arch(None, targets).text
+    cell = Cell(
+        id=f"cuda{version.short}-{shown}-{'notc' if no_tc else 'tc'}-{flavour}",
+        kind="cuda",
+        toolkit=version.release,
+        arch=shown,
+        tensor_cores=not no_tc,
+        flavour=flavour,
+    )
+    uses_f = any(target.suffix == "f" for target in targets)
+    unpinned = [toolkit.origin] if toolkit.origin in ("CUDA_HOME", "CUDA_PATH") else []
+    if include is not None and include == facts.deepgemm_home:
+        unpinned.append("DEEPGEMM_HOME")
+    return Recipe(
+        cell=cell,
+        toolkit=toolkit,
+        nvcc=toolkit.nvcc or toolkit.root / "bin" / "nvcc",
+        host_compiler=compiler.compiler,
+        targets=targets,
+        standard=matrix.deepgemm_standard if deepgemm else matrix.cuda_standard,
+        no_tc=no_tc,
+        flavour_arch=matrix.deepgemm_arch if deepgemm else None,
+        deepgemm_include=include,
+        append_flags=flags,
+        unpinned=tuple(unpinned),
+        minimum_cmake=matrix.minimum_cmake_for_f if uses_f else matrix.minimum_cmake,
+        notes=tuple(notes),
+        warnings=tuple(warnings),
+    )
+
+
+def _flag(name: str, value: Value | None, matrix: Matrix) -> bool | None:
+    if value is None or value.text in ("0", "1"):
+        return None if value is None else value.text == "1"
+    raise _Refused(_refusal(matrix, "option-value", f"{name}={value.text[:40]!r} ({value.origin})", expected="0 or 1"))
+
+
+def _flags(value: Value | None, matrix: Matrix) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    try:
+        words = tuple(shlex.split(value.text))
+    except ValueError as error:
+        raise _Refused(
+            _refusal(matrix, "flags-replace-ours", f"NVCC_APPEND_FLAGS={value.text[:80]!r}", observed=str(error))
+        ) from None
+    ours = [word for word in words if _OURS.fullmatch(word) or "fast-math" in word or "ffp-contract" in word]
+    ours += [word for word in words if "-std=" in word and word not in ours]
+    if ours:
+        raise _Refused(
+            _refusal(
+                matrix, "flags-replace-ours", f"NVCC_APPEND_FLAGS ({value.origin})", observed=shlex.join(ours)[:200]
+            )
+        )
+    return words
+
+
+def _arch(value: Value, matrix: Matrix) -> Arch:
+    try:
+        return parse_arch(value.text, matrix, subject=f"CUDA_ARCH={value.text[:80]!r} ({value.origin})")
+    except UsageError as error:
+        raise _Refused(
+            Refusal(
+                rule=error.code.removeprefix("build."),
+                subject=error.subject,
+                reason=error.rule,
+                fix=error.fix or "",
+                observed=error.observed,
+                expected=error.expected,
+            )
+        ) from None
+
+
+def _native(cards: Sequence[Card], matrix: Matrix, notes: list[str], warnings: list[str]) -> tuple[Target, ...]:
+    if not cards:
+        raise _Refused(
+            _refusal(
+                matrix, "native-without-gpu", "CUDA_ARCH=native", observed="no visible GPU", expected="a visible GPU"
+            )
+        )
+    native = native_targets(cards, matrix)
+    skipped = [
+        f"GPU {one.card.index} ({one.card.name}"
+        + (f", {one.card.capability[0]}.{one.card.capability[1]}" if one.card.capability else "")
+        + f") is skipped: {one.reason}"
+        for one in native.skipped
+    ]
+    if not native.targets:
+        raise _Refused(_refusal(matrix, "native-without-usable-gpu", "CUDA_ARCH=native", observed="; ".join(skipped)))
+    warnings += skipped
+    notes += native.notes
+    notes.append("native: " + " ".join(target.name for target in native.targets))
+    return native.targets
+
+
+def _portable(version: Version, matrix: Matrix, notes: list[str]) -> tuple[Target, ...]:
+    portable = portable_targets(version, matrix)
+    for target in portable.left_out:
+        need = needs_toolkit(target, matrix)
+        notes.append(f"portable without {target.name}: it needs toolkit {need.short} or later, this is {version.short}")
+    notes.append("portable: " + " ".join(target.name for target in portable.targets))
+    return portable.targets
+
+
+def _check_targets(
+    targets: Sequence[Target], toolkit: Toolkit, version: Version, toolkits: Sequence[Toolkit], matrix: Matrix
+) -> None:
+    missing = [target for target in targets if not supports(version, target, matrix)]
+    if not missing:
+        return
+    young = [target for target in missing if needs_toolkit(target, matrix) > version.release]
+    if not young:
+        target = missing[0]
+        renamed = matrix.architectures[target.number].renamed
+        raise _Refused(
+            _refusal(
+                matrix,
+                "arch-dropped-by-toolkit",
+                target.name,
+                observed=toolkit.label,
+                expected=f"{Target(renamed, target.suffix, target.ptx).name}" if renamed else "another target",
+            )
+        )
+    need = max(needs_toolkit(target, matrix) for target in young)
+    able = [
+        one
+        for one in toolkits
+        if one.usable and one.version and all(supports(one.version, target, matrix) for target in targets)
+    ]
+    choices = [Choice("toolkit", f"use {one.label}: --toolkit {one.root}", str(one.root)) for one in able]
+    if not able:
+        choices.append(Choice("toolkit", f"use a toolkit of {need.short} or later: --toolkit pypi:13.0", need.short))
+    fallback = _fallback_ptx(min(target.number for target in young), version, matrix)
+    if fallback:
+        text = f"CUDA_ARCH={fallback.name}: PTX that the driver compiles at first use; slower, generic library only"
+        choices.append(Choice("ptx", text, fallback.name))
+    raise _Refused(
+        _refusal(
+            matrix,
+            "arch-needs-toolkit",
+            " ".join(target.name for target in young),
+            reason="; ".join(
+                f"{target.name} code needs toolkit {needs_toolkit(target, matrix).short} or later" for target in young
+            ),
+            observed=toolkit.label,
+            choices=tuple(choices),
+            needs_toolkit=need,
+        )
+    )
+
+
+def _fallback_ptx(number: int, version: Version, matrix: Matrix) -> Target | None:
+    fitting = [
+        Target(arch.number, ptx=True)
+        for arch in matrix.architectures.values()
+        if arch.number <= number and not arch.tegra and supports(version, Target(arch.number), matrix)
+    ]
+    return max(fitting, key=lambda target: target.number, default=None)
+
+
+def _check_deepgemm(toolkit: Toolkit, version: Version, matrix: Matrix) -> None:
+    if version.release >= matrix.deepgemm_minimum:
+        return
+    raise _Refused(
+        _refusal(
+            matrix,
+            "deepgemm-needs-toolkit",
+            "DEEPGEMM=1",
+            reason=f"sm_{matrix.deepgemm_arch} code needs toolkit {matrix.deepgemm_minimum.short} or later",
+            observed=toolkit.label,
+            needs_toolkit=matrix.deepgemm_minimum,
+        )
+    )
+
+
+def _deepgemm_headers(request: Request, facts: Facts, matrix: Matrix, notes: list[str]) -> Path:
+    home = request.deepgemm_home
+    if home is not None:
+        if facts.deepgemm_home is None:
+            observed = f"DEEPGEMM_HOME={home.text[:200]} ({home.origin}) has no sm120 headers"
+            raise _Refused(_refusal(matrix, "deepgemm-needs-headers", "DEEPGEMM=1", observed=observed))
+        notes.append(f"DeepGEMM headers: {facts.deepgemm_home} (DEEPGEMM_HOME, unpinned)")
+        return facts.deepgemm_home
+    if facts.deepgemm_pinned is None:
+        raise _Refused(
+            _refusal(matrix, "deepgemm-needs-headers", "DEEPGEMM=1", observed="the pinned headers are not here")
+        )
+    notes.append(f"DeepGEMM headers: {facts.deepgemm_pinned} (pinned wheel)")
+    return facts.deepgemm_pinned
+
+
+def _no_tc(insists: bool | None, value: Value | None, toolkit: Toolkit, matrix: Matrix, notes: list[str]) -> bool:
+    have, need = toolkit.cublas, matrix.minimum_cublas
+    if insists is True:
+        notes.append(f"NO_TC=1 ({value.origin if value else 'default'}): no cuBLASLt block scaling")
+        return True
+    if have is not None and have.release >= need:
+        notes.append(f"cuBLASLt block scaling is compiled in: cuBLAS headers {have.text}")
+        return False
+    found = f"cuBLAS headers {have.text}" if have else f"no cuBLASLt headers in {toolkit.include or toolkit.root}"
+    if insists is False:
+        raise _Refused(
+            _refusal(
+                matrix,
+                "tensor-cores-need-cublaslt",
+                f"NO_TC=0 ({value.origin if value else 'default'})",
+                observed=found,
+                expected=f"cuBLAS headers of {need.short} or later",
+                needs_toolkit=need,
+            )
+        )
+    notes.append(f"NO_TC=1 by itself: {found}; block scaling needs {need.short} or later")
+    return True
+
+
+def _check_driver(
+    request: Request,
+    toolkit: Toolkit,
+    version: Version,
+    targets: Sequence[Target],
+    facts: Facts,
+    notes: list[str],
+    warnings: list[str],
+    matrix: Matrix,
+) -> None:
+    driver = facts.driver_cuda
+    if driver is None:
+        return
+    if version.major > driver.major:
+        text = f"the present driver serves CUDA up to {driver.short} and will refuse a library of {version.short}"
+        if request.anyway:
+            warnings.append(f"{text}; built all the same (--anyway)")
+            return
+        older = [one for one in facts.toolkits if one.usable and one.version and one.version.major <= driver.major]
+        raise _Refused(
+            _refusal(
+                matrix,
+                "driver-refuses-toolkit",
+                toolkit.label,
+                reason=text,
+                observed=f"driver: CUDA {driver.short}",
+                expected=f"a driver for CUDA {version.major}.0 or later",
+                choices=(
+                    Choice("driver", f"install a driver for CUDA {version.major}.0 or later", f"{version.major}.0"),
+                    *(Choice("toolkit", f"use {one.label}: --toolkit {one.root}", str(one.root)) for one in older),
+                    Choice("anyway", "build all the same, for another machine: --anyway", "--anyway"),
+                ),
+            )
+        )
+    if version.release > driver.release and any(target.ptx for target in targets):
+        notes.append(
+            f"PTX of CUDA {version.short} is not compiled by this driver (CUDA {driver.short}, error 222); "
+            "the machine code in the library runs"
+        )
+
+
+def _refusal(
+    matrix: Matrix,
+    rule: str,
+    subject: str,
+    *,
+    reason: str | None = None,
+    observed: str | None = None,
+    expected: str | None = None,
+    choices: tuple[Choice, ...] = (),
+    needs_toolkit: Version | None = None,
+) -> Refusal:
+    said = matrix.rule(rule)
+    return Refusal(
+        rule=rule,
+        subject=subject,
+        reason=f"{reason}: {said.reason}" if reason else said.reason,
+        fix=said.fix,
+        observed=observed,
+        expected=expected,
+        choices=choices,
+        needs_toolkit=needs_toolkit,
+    )

@@ -1,0 +1,134 @@
+"""What a decision hands on: a Recipe to build one cell, or a Refusal with its rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from coli.build_matrix.arch import Target
+from coli.build_matrix.compilers import HostCompiler
+from coli.build_matrix.matrix import Cell
+from coli.build_matrix.toolkits import Toolkit
+from coli.build_matrix.version import Version
+from coli.errors import BackendRefused, ColiError, UsageError
+
+__all__ = ["Choice", "Recipe", "Refusal"]
+
+_USAGE_RULES = ("arch-unknown", "arch-below-minimum", "option-value", "flags-replace-ours")
+_NOT_OURS = ("CUDACXX", "CUDAFLAGS", "CUDAARCHS", "CUDAHOSTCXX", "CXXFLAGS", "LDFLAGS", "NVCC_PREPEND_FLAGS")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way out of a refusal: what to do, and the value to give for it."""
+
+    kind: str
+    text: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One cell that is not built. ``needs_toolkit``: the first toolkit that could."""
+
+    rule: str
+    subject: str
+    reason: str
+    fix: str
+    observed: str | None = None
+    expected: str | None = None
+    choices: tuple[Choice, ...] = ()
+    needs_toolkit: Version | None = None
+    notes: tuple[str, ...] = ()
+
+    def error(self) -> ColiError:
+        """Return the refusal as the exception that front ends render."""
+        ways = "".join(f"\n            - {choice.text}" for choice in self.choices)
+        kind = UsageError if self.rule in _USAGE_RULES else BackendRefused
+        return kind(
+            self.subject,
+            self.reason,
+            observed=self.observed,
+            expected=self.expected,
+            fix=self.fix + ways,
+            code=f"build.{self.rule}",
+        )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to build one CUDA cell. ``notes`` say what was taken from where, ``warnings`` what may go wrong."""
+
+    cell: Cell
+    toolkit: Toolkit
+    nvcc: Path
+    host_compiler: HostCompiler
+    targets: tuple[Target, ...]
+    standard: int
+    no_tc: bool
+    flavour_arch: str | None
+    deepgemm_include: Path | None
+    append_flags: tuple[str, ...]
+    unpinned: tuple[str, ...]
+    minimum_cmake: Version
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def cmake_arguments(self) -> tuple[str, ...]:
+        """Return the -D arguments, each whole: a path with spaces stays one argument."""
+        arguments = [
+            "-DCMAKE_BUILD_TYPE=Release",
+            f"-DCMAKE_CUDA_COMPILER={self.nvcc}",
+            f"-DCUDAToolkit_ROOT={self.toolkit.root}",
+            f"-DCMAKE_CXX_COMPILER={self.host_compiler.path}",
+            f"-DCMAKE_CUDA_HOST_COMPILER={self.host_compiler.path}",
+            f"-DCMAKE_CUDA_ARCHITECTURES={';'.join(target.cmake for target in self.targets)}",
+            f"-DCMAKE_CUDA_STANDARD={self.standard}",
+            f"-DCOLI_NO_TC={'ON' if self.no_tc else 'OFF'}",
+            f"-DCOLI_FLAVOUR={self.cell.flavour}",
+        ]
+        if self.deepgemm_include is not None:
+            arguments.append(f"-DCOLI_DEEPGEMM_INCLUDE={self.deepgemm_include}")
+        return tuple(arguments)
+
+    def nvcc_arguments(self) -> tuple[str, ...]:
+        """Return what a direct call of nvcc needs: the same decisions, for probes and tests."""
+        generated = [part for target in self.targets for part in ("-gencode", target.gencode)]
+        return (f"-std=c++{self.standard}", "-ccbin", str(self.host_compiler.path), *generated, *self.append_flags)
+
+    def environment_changes(self) -> dict[str, str | None]:
+        """Return variables to set, or to unset (None), for CMake and what it starts: nothing else sways the compiler.
+
+        nvcc reads NVCC_APPEND_FLAGS itself. LIBRARY_PATH lets the link find cudart where nvcc's own profile looks in a
+        folder that wheels do not have.
+        """
+        changes: dict[str, str | None] = dict.fromkeys(_NOT_OURS)
+        changes["NVCC_CCBIN"] = None
+        changes["CUDA_HOME"] = changes["CUDA_PATH"] = str(self.toolkit.root)
+        changes["NVCC_APPEND_FLAGS"] = None
+        if self.append_flags:
+            import shlex
+
+            changes["NVCC_APPEND_FLAGS"] = shlex.join(self.append_flags)
+        if self.toolkit.libdir is not None and not (self.toolkit.root / "lib64").is_dir():
+            changes["LIBRARY_PATH"] = str(self.toolkit.libdir)
+        return changes
+
+    def identity(self) -> dict[str, object]:
+        """Return what makes another build: flags, toolkit, host compiler, standard. Same identity, same objects."""
+        return {
+            "cell": self.cell.id,
+            "toolkit": [str(self.toolkit.root), self.toolkit.version.text if self.toolkit.version else None],
+            "cublas": self.toolkit.cublas.text if self.toolkit.cublas and not self.no_tc else None,
+            "host_compiler": [
+                str(self.host_compiler.path),
+                self.host_compiler.family,
+                self.host_compiler.version.text,
+            ],
+            "targets": [target.short for target in self.targets],
+            "standard": self.standard,
+            "no_tc": self.no_tc,
+            "flavour_arch": self.flavour_arch,
+            "deepgemm_include": str(self.deepgemm_include) if self.deepgemm_include else None,
+            "append_flags": list(self.append_flags),
+        }
