@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -34,6 +35,25 @@ def _install_package(session: nox.Session) -> None:
     session.install(*options, ".")
 
 
+def _run_build(session: nox.Session, *arguments: str) -> None:
+    """Run `coli build` from the checkout: what is compiled is what lies here, without installing it first."""
+    stamp = Path(session.create_tmp()) / "requirements.txt"
+    locked = (ROOT / "ci" / "requirements-test.txt").read_bytes()
+    if not stamp.is_file() or stamp.read_bytes() != locked:  # pip takes longer to say "satisfied" than a no-op build
+        session.install("--require-hashes", "-r", "ci/requirements-test.txt")
+        stamp.write_bytes(locked)
+    _link_typing_tree()
+    environment = {"PYTHONPATH": str(TYPING_TREE.parent)}
+    session.run("python", "-m", "coli", "build", "--builds", "build", *arguments, env=environment)
+
+
+def _cells() -> list[tuple[str, list[str]]]:
+    """Return the ids and tags of the matrix, for sessions: nox reads this file with any Python it has."""
+    text = (ROOT / "build_matrix" / "matrix.toml").read_text(encoding="utf-8")
+    found = re.findall(r'^\[\[cell\]\]\nid = "([^"]+)"\ntags = \[([^\]]*)\]', text, re.MULTILINE)
+    return [(id, re.findall(r'"([^"]+)"', tags)) for id, tags in found]
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """Build and install the package, then run the tests. `-- -m full` runs the long stages instead."""
@@ -55,6 +75,19 @@ def cases(session: nox.Session) -> None:
 
 
 @nox.session
+def build(session: nox.Session) -> None:
+    """Build backend libraries for this machine: `-- --cell ID | --list | --json | --explain ID | --all | -j N`."""
+    _run_build(session, *session.posargs)
+
+
+@nox.session
+@nox.parametrize("id", [nox.param(cell, id=cell, tags=tags) for cell, tags in _cells()])
+def cell(session: nox.Session, id: str) -> None:
+    """Build one cell of the matrix."""
+    _run_build(session, "--cell", id, *session.posargs)
+
+
+@nox.session
 def mutate(session: nox.Session) -> None:
     """Break the forward pass in many places, on copies; each must turn a named test red."""
     _install_package(session)
@@ -71,7 +104,7 @@ def lint(session: nox.Session) -> None:
         ("ruff", "format", "--check", "."),
         ("clang-format", "--dry-run", "--Werror", *_native_sources()),
         ("mypy", "--strict", "-p", "coli"),
-        ("mypy", "--strict", "noxfile.py", "ci/not_run.py"),
+        ("mypy", "--strict", "noxfile.py", "ci/not_run.py", "ci/write_docs.py"),
     ]
     failed = []
     for check in checks:  # all of them: one mistake must not hide the others
@@ -94,9 +127,9 @@ def format_(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Write the settings table of docs/guide.md again from the settings themselves."""
+    """Write the tables of docs/ again: settings in guide.md, slots in abi.md."""
     _install_package(session)
-    session.run("python", "ci/settings_table.py", "docs/guide.md")
+    session.run("python", "ci/write_docs.py")
 
 
 @nox.session

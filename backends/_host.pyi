@@ -8,6 +8,11 @@ FORMAT_F32: int
 FORMAT_BF16: int
 FORMAT_FP8_BLOCK: int
 FORMAT_FP4_GROUP: int
+SITE_ARGUMENT: int
+SITE_NONFINITE: int
+SITE_SCALE: int
+SITE_MEMORY: int
+SITE_DEVICE: int
 
 class Declined(Exception):
     code: int

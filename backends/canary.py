@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from coli.backends.abi import SLOTS, Slot
@@ -26,20 +27,34 @@ from coli.backends.abi.structs import (
 from coli.backends.vectors import Case, Floating, Integer, Weight, Weights
 from coli.backends.vectors import Matrix as MatrixData
 
-__all__ = ["check_cases", "run_canary"]
+__all__ = ["CanaryResult", "check_cases", "run_canary"]
 
 _THREADS = 2  # the smallest number that shows a result that depends on the split of the work
+
+
+@dataclass(frozen=True)
+class CanaryResult:
+    """What went wrong, and the stages that a device backend does not serve; each once, in order of the calls."""
+
+    problems: tuple[str, ...]
+    declined: tuple[str, ...]
+    declined_calls: int
 
 
 class _Refusal(Exception):
     """The library did not do what the recording says."""
 
 
+class _Declined(_Refusal):
+    """The library says that it does not serve this."""
+
+
 class _Runner:
     """One context of the library under test and what lives in it."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, upload: bool = False) -> None:
         self.backend = backend
+        self.upload = upload
         self.context = ctypes.c_void_p()
         config = ContextConfig(ctypes.sizeof(ContextConfig), _THREADS, 0, 0, workspace_bytes(_THREADS))
         self.call("context_create", [ctypes.byref(config), ctypes.byref(self.context)])
@@ -51,8 +66,9 @@ class _Runner:
         status = function(*arguments, ctypes.byref(error))
         if status != DONE:
             text = error.text.decode("utf-8", "replace")
-            word = "declined" if status == DECLINED else "failed"
-            raise _Refusal(f"{name} {word}: {text} (code {error.code})")
+            if status == DECLINED:
+                raise _Declined(f"{name} declined: {text} (code {error.code})")
+            raise _Refusal(f"{name} failed: {text} (code {error.code})")
 
     def bind(self, weight: Weight, kept: list[Any]) -> ctypes.c_void_p:
         codes, scales = ctypes.create_string_buffer(weight.codes, max(1, len(weight.codes))), None
@@ -71,6 +87,8 @@ class _Runner:
         kept += [codes, scales, desc]
         handle = ctypes.c_void_p()
         self.call("weight_bind", [self.context, ctypes.byref(desc), ctypes.byref(handle)])
+        if self.upload:
+            self.call("weight_upload", [self.context, None, handle])
         return handle
 
     def run(self, case: Case) -> None:
@@ -102,7 +120,12 @@ class _Runner:
                 weights = WeightList(ctypes.cast(items, ctypes.POINTER(ctypes.c_void_p)), len(handles))
                 kept += [items, weights]
                 arguments.append(ctypes.byref(weights))
-        self.call(case.stage, arguments)
+        try:
+            self.call(case.stage, arguments)
+        except _Declined:
+            for name, value, buffer in outputs:
+                _compare(case.stage, name, value, buffer.raw[: len(value.data)], value.data)
+            raise
         for name, value, buffer in outputs:
             want = value.data if value.expected is None else value.expected
             _compare(case.stage, name, value, buffer.raw[: len(value.data)], want)
@@ -148,24 +171,31 @@ def check_cases(cases: Sequence[Case]) -> None:
                 )
 
 
-def run_canary(backend: Backend, cases: Sequence[Case]) -> list[str]:
+def run_canary(backend: Backend, cases: Sequence[Case], may_decline: bool = False) -> CanaryResult:
     """Replay checked cases in one context of a library that passed the handshake.
 
-    Return what went wrong, empty when nothing did.
+    ``may_decline``: the library of a device, to which weights are uploaded first; it may leave stages to the CPU behind
+    it, as long as it serves one call.
     """
     problems: list[str] = []
+    declined: list[str] = []
     try:
-        runner = _Runner(backend)
+        runner = _Runner(backend, upload=may_decline)
     except _Refusal as refusal:
-        return [str(refusal)]
+        return CanaryResult((str(refusal),), (), 0)
     for case in cases:
         try:
             runner.run(case)
+        except _Declined as refusal:
+            if may_decline:
+                declined.append(case.stage)
+            else:
+                problems.append(str(refusal))
         except _Refusal as refusal:
             problems.append(str(refusal))
-    if not problems:  # a refused call leaves weights bound, and the process ends anyway
+    if not problems and not declined:  # a refused call leaves weights bound, and the process ends anyway
         try:
             runner.call("context_destroy", [runner.context])
         except _Refusal as refusal:
             problems.append(str(refusal))
-    return problems
+    return CanaryResult(tuple(problems), tuple(dict.fromkeys(declined)), len(declined))

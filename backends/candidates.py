@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from coli.backends.cpu_level import LEVELS
 from coli.backends.trace import Candidate, Place
 from coli.errors import UsageError
+from coli.paths import user_path
 
 __all__ = ["PACKAGE_LIB", "Search", "default_search", "find_candidates", "is_file_selection", "level_of", "matches"]
 
@@ -25,7 +26,8 @@ class Search:
 
     ``path``: folders of COLI_BACKEND_PATH. ``data_folder``: holds one folder a build cell. ``cache_folder``: kept
     answers of child processes, None: none are kept. ``library_path``: folders where the system's loader looks first
-    (LD_LIBRARY_PATH).
+    (LD_LIBRARY_PATH). ``environment``: what the driver's tools are run with; PATH and CUDA_VISIBLE_DEVICES count.
+    ``root``: below it driver and devices are looked for.
     """
 
     selection: str | None = None
@@ -35,6 +37,8 @@ class Search:
     package_folder: Path = PACKAGE_LIB
     cache_folder: Path | None = None
     library_path: tuple[Path, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    root: Path = Path("/")
 
 
 def default_search(
@@ -42,6 +46,7 @@ def default_search(
     selection_origin: str = "--backend",
     path: Sequence[str] = (),
     library_path: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Search:
     """Return the search of this user: data and cache folders as platformdirs has them.
 
@@ -67,6 +72,7 @@ def default_search(
         data_folder=platformdirs.user_data_path("coli", appauthor=False) / "backends",
         cache_folder=platformdirs.user_cache_path("coli", appauthor=False) / "backends",
         library_path=tuple(Path(entry) for entry in library_path if Path(entry).is_absolute()),
+        environment=dict(environment or {}),
     )
 
 
@@ -119,9 +125,9 @@ def _scan(folder: Path, origin: str) -> tuple[Place, list[Candidate]]:
 
 
 def _preference(candidate: Candidate) -> int:
-    levels = list(LEVELS)
-    level = level_of(candidate)
-    return levels.index(level) if level in levels else len(levels)
+    """Return the rank of a name: the flavour for one device, CUDA, the CPU's levels; names that nobody knows last."""
+    names = ["cuda-dg", "cuda", *(f"cpu-{level}" for level in LEVELS)]
+    return names.index(candidate.name) if candidate.name in names else len(names)
 
 
 def find_candidates(search: Search) -> tuple[tuple[Place, ...], tuple[Candidate, ...]]:
@@ -133,7 +139,7 @@ def find_candidates(search: Search) -> tuple[tuple[Place, ...], tuple[Candidate,
     found: list[Candidate] = []
     chosen: list[Candidate] = []
     if search.selection and is_file_selection(search.selection):
-        path = Path(search.selection).expanduser().absolute()
+        path = user_path(search.selection).absolute()
         chosen.append(Candidate(path, library_name(path.name) or path.stem, search.selection_origin))
     folders: list[tuple[str, Path]] = [("COLI_BACKEND_PATH", folder) for folder in search.path]
     if search.data_folder is not None:

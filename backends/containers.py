@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["Container", "ContainerError", "read_container"]
+__all__ = ["Container", "ContainerError", "Section", "Window", "read_container", "read_sections"]
 
 _MAX_HEADERS = 256  # program headers, sections: real libraries have about 10 and 40
 _MAX_DYNAMIC = 4096
 _MAX_NEEDED = 256
 _MAX_NAME = 1024
+_MAX_NAMES_BYTES = 1 << 20  # the section names of one file
 
 _ELF_MACHINES = {
     3: "i386",
@@ -52,7 +53,19 @@ class Container:
     run_path: tuple[str, ...] = ()
 
 
-class _Window:
+@dataclass(frozen=True)
+class Section:
+    """A section: where it lies in the file and in memory. ``link`` is ELF's: the section of its strings."""
+
+    name: str
+    kind: int
+    address: int
+    offset: int
+    size: int
+    link: int = 0
+
+
+class Window:
     """Reads of a file that can neither pass its end nor allocate more than asked."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -84,7 +97,7 @@ def read_container(path: Path) -> Container:
     Raises ContainerError for anything that is not a complete ELF or PE library, OSError.
     """
     with path.open("rb") as file:
-        window = _Window(file)
+        window = Window(file)
         if window.size == 0:
             raise ContainerError("not-a-library", "the file is empty")
         magic = window.read(0, min(4, window.size), "the magic")
@@ -95,7 +108,65 @@ def read_container(path: Path) -> Container:
         raise ContainerError("not-a-library", f"starts with {magic.hex(' ')}, neither ELF (7f 45 4c 46) nor PE (4d 5a)")
 
 
-def _read_elf(window: _Window) -> Container:
+def read_sections(window: Window) -> tuple[Section, ...]:
+    """Return the sections of an ELF or PE file in their order; none for an ELF file without section headers.
+
+    Raises ContainerError.
+    """
+    magic = window.read(0, 4, "the magic")
+    if magic[:2] == b"MZ":
+        return _pe_sections(window)
+    if magic != b"\x7fELF":
+        raise ContainerError("not-a-library", f"starts with {magic.hex(' ')}, neither ELF (7f 45 4c 46) nor PE (4d 5a)")
+    return _elf_sections(window)
+
+
+def _elf_sections(window: Window) -> tuple[Section, ...]:
+    ident = window.read(0, 16, "the ELF identification")
+    wide, order = ident[4] == 2, ">" if ident[5] == 2 else "<"
+    head_format = order + ("HHIQQQIHHHHHH" if wide else "HHIIIIIHHHHHH")
+    head = struct.unpack(head_format, window.read(16, struct.calcsize(head_format), "the ELF header"))
+    offset, entry_size, count, names_index = head[5], head[10], head[11], head[12]
+    if not offset or not count:
+        return ()
+    format_ = order + ("IIQQQQIIQQ" if wide else "IIIIIIIIII")
+    if entry_size != struct.calcsize(format_) or count > _MAX_HEADERS or names_index >= count:
+        raise ContainerError("damaged", f"{count} section headers of {entry_size} bytes, names in {names_index}")
+    rows = list(struct.iter_unpack(format_, window.read(offset, count * entry_size, "the section headers")))
+    names_offset, names_size = rows[names_index][4], rows[names_index][5]
+    if names_size > _MAX_NAMES_BYTES:
+        raise ContainerError("damaged", f"{names_size} bytes of section names")
+    names = window.read(names_offset, names_size, "the section names")
+    sections = []
+    for name, kind, _, address, at, size, link, *_ in rows:
+        end = names.find(b"\0", name)
+        text = names[name : end if end >= 0 else name].decode("utf-8", "backslashreplace")
+        if kind not in (0, 8) and at + size > window.size:  # NULL and NOBITS have no bytes in the file
+            raise ContainerError("damaged", f"section {text} ends at byte {at + size}, the file has {window.size}")
+        sections.append(Section(text, kind, address, at, 0 if kind in (0, 8) else size, link))
+    return tuple(sections)
+
+
+def _pe_sections(window: Window) -> tuple[Section, ...]:
+    header = struct.unpack("<I", window.read(60, 4, "the offset of the PE header"))[0]
+    if window.read(header, 4, "the PE signature") != b"PE\0\0":
+        raise ContainerError("not-a-library", "a DOS program without a PE header")
+    _, count, _, _, _, optional_size, _ = struct.unpack("<HHIIIHH", window.read(header + 4, 20, "the PE file header"))
+    if not 0 < count <= _MAX_HEADERS:
+        raise ContainerError("damaged", f"{count} PE sections")
+    table = window.read(header + 24 + optional_size, 40 * count, "the PE section table")
+    sections = []
+    for at in range(count):
+        name, memory, address, size, offset = struct.unpack_from("<8sIIII", table, at * 40)
+        if size and offset + size > window.size:
+            raise ContainerError("damaged", f"section {at} ends at byte {offset + size}, the file has {window.size}")
+        text = name.rstrip(b"\0").decode("utf-8", "backslashreplace")
+        # The file's part is padded up; what lies beyond the size in memory is not the section's.
+        sections.append(Section(text, 0, address, offset, min(size, memory) if memory else size))
+    return tuple(sections)
+
+
+def _read_elf(window: Window) -> Container:
     ident = window.read(0, 16, "the ELF identification")
     bits, order = {1: 32, 2: 64}.get(ident[4]), {1: "<", 2: ">"}.get(ident[5])
     if bits is None or order is None:
@@ -138,7 +209,7 @@ def _read_elf(window: _Window) -> Container:
 
 
 def _read_dynamic(
-    window: _Window, machine: str, bits: int, order: str, loads: list[tuple[int, int, int]], dynamic: tuple[int, int]
+    window: Window, machine: str, bits: int, order: str, loads: list[tuple[int, int, int]], dynamic: tuple[int, int]
 ) -> Container:
     format_ = order + ("qQ" if bits == 64 else "iI")
     step = struct.calcsize(format_)
@@ -173,7 +244,7 @@ def _read_dynamic(
     return Container("elf", machine, bits, names, folders)
 
 
-def _read_pe(window: _Window) -> Container:
+def _read_pe(window: Window) -> Container:
     header = struct.unpack("<I", window.read(60, 4, "the offset of the PE header"))[0]
     if window.read(header, 4, "the PE signature") != b"PE\0\0":
         raise ContainerError("not-a-library", "a DOS program without a PE header")

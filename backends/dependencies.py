@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coli.backends.containers import Container, ContainerError, read_container
 
-__all__ = ["Closure", "resolve_closure"]
+__all__ = ["Closure", "cached_names", "resolve_closure"]
 
 _MAX_LIBRARIES = 128
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
@@ -26,7 +26,7 @@ class Closure:
     searched: tuple[str, ...]
 
 
-def _cached_names(root: Path) -> dict[str, str]:
+def cached_names(root: Path) -> dict[str, str]:
     """Read name -> path from ``/etc/ld.so.cache``; an absent, foreign or damaged cache is an empty one."""
     try:
         data = (root / "etc/ld.so.cache").read_bytes()
@@ -78,7 +78,7 @@ def resolve_closure(
     path: Path, container: Container, library_path: Sequence[Path] = (), root: Path = Path("/")
 ) -> Closure:
     """Resolve what ``path`` needs, and what those need. ``library_path``: folders of LD_LIBRARY_PATH or PATH."""
-    cached = _cached_names(root) if container.kind == "elf" else {}
+    cached = cached_names(root) if container.kind == "elf" else {}
     mapped = _mapped_names() if container.kind == "elf" and root == Path("/") and sys.platform == "linux" else {}
     system = _elf_folders(root, container.machine) if container.kind == "elf" else []
     found: dict[str, str] = {}

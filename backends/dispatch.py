@@ -27,14 +27,13 @@ class Format(IntEnum):
 
 # Sites of FAILED that say something about the backend, not about the call: the next backend may still serve it. The
 # others (arguments, non-finite values, scale codes) would be the same everywhere.
-_SITE_ARGUMENT, _SITE_NONFINITE, _SITE_SCALE, _SITE_MEMORY, _SITE_DEVICE = range(101, 106)
-_BACKEND_SITES = frozenset({_SITE_MEMORY, _SITE_DEVICE})
+_BACKEND_SITES = frozenset({_host.SITE_MEMORY, _host.SITE_DEVICE})
 _SITE_NAMES = {
-    _SITE_ARGUMENT: "argument",
-    _SITE_NONFINITE: "nonfinite",
-    _SITE_SCALE: "scale",
-    _SITE_MEMORY: "memory",
-    _SITE_DEVICE: "device",
+    _host.SITE_ARGUMENT: "argument",
+    _host.SITE_NONFINITE: "nonfinite",
+    _host.SITE_SCALE: "scale",
+    _host.SITE_MEMORY: "memory",
+    _host.SITE_DEVICE: "device",
 }
 
 
@@ -332,5 +331,6 @@ def _refused_weight(name: str, error: _host.Declined | _host.Failed) -> StageErr
         name,
         "the weight cannot be bound",
         observed=f"{error.text} (code {error.code})",
+        fix="the checkpoint may be damaged: compare its checksums with the publisher's",
         code=f"stage.bind-{_SITE_NAMES.get(error.code, 'declined')}",
     )

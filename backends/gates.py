@@ -148,8 +148,8 @@ def check_manifest(path: Path) -> tuple[Finding, Manifest | None, str | None]:
         return refused(gate, "hash", f"sha256 {sha256}", expected=manifest.sha256, fix=rebuild), manifest, sha256
     if manifest.file != path.name:
         return refused(gate, "name", f"the file is {path.name}", expected=manifest.file, fix=rebuild), manifest, sha256
-    if manifest.kind != "cpu":
-        return refused(gate, "kind", f"kind {manifest.kind}", expected="kind cpu"), manifest, sha256
+    if manifest.kind not in ("cpu", "cuda"):
+        return refused(gate, "kind", f"kind {manifest.kind}", expected="kind cpu or cuda"), manifest, sha256
     return ok(gate, f"{manifest.name}, {manifest.compiler}, evidence: {manifest.evidence}"), manifest, sha256
 
 
@@ -256,6 +256,18 @@ def judge_answer(answer: Answer) -> tuple[Finding, ...]:
         )
     elif answer.end != "exit" or not answer.detail.startswith("exit code 0"):
         findings.append(_ended_early(answer, "canary", "ends after the canary"))
+    elif canary["declined_calls"] and canary["declined_calls"] == canary["cases"]:
+        findings.append(
+            refused(
+                "canary",
+                "nothing-served",
+                f"every one of {canary['cases']} calls was declined",
+                expected="a stage that it serves",
+                fix="this library has nothing for this device: use another one",
+            )
+        )
     else:
-        findings.append(ok("canary", f"{canary['cases']} calls, every bit as recorded"))
+        served = canary["cases"] - canary["declined_calls"]
+        left = f"; left to the CPU: {', '.join(canary['declined'])}" if canary["declined"] else ""
+        findings.append(ok("canary", f"{served} calls, every bit as recorded{left}"))
     return done()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,14 +13,22 @@ from coli.backends import gates
 from coli.backends.abi import SLOT_LIST
 from coli.backends.candidates import Search, default_search, find_candidates, is_file_selection, level_of, matches
 from coli.backends.cpu_level import Cpu, cpu_level
+from coli.backends.device_gates import Served, check_architecture, check_devices, check_driver, read_targets
+from coli.backends.devices import DeviceFacts, Selection, engine_environment, probe_devices, select_devices
+from coli.backends.manifest import Manifest
 from coli.backends.probe import DEADLINE_S, Answer, cache_key, probe_library, read_cached, write_cached
-from coli.backends.trace import Candidate, CandidateTrace, Finding, Trace, not_run
+from coli.backends.targets import DriverLimits
+from coli.backends.trace import GATES, Candidate, CandidateTrace, Finding, Trace, not_run, ok
 from coli.errors import BackendRefused, ColiError
+from coli.settings.environment import export_variables
 
 __all__ = [
     "CANARY",
     "Loaded",
+    "Machine",
+    "Opened",
     "decide",
+    "decide_chain",
     "examine",
     "explain_selection",
     "load",
@@ -32,28 +42,67 @@ CANARY = Path(__file__).with_name("canary.bin")
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A backend that passed every gate, opened.
+class Opened:
+    """One library of the chain, open: the name that selects it, its file, the address of its table."""
 
-    ``address`` is that of its table, which stays valid as long as the process.
+    name: str
+    path: Path
+    address: int
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A backend that passed every gate, opened, with those that serve what it declines.
+
+    ``address`` is that of its table, which stays valid as long as the process. ``chain`` is for the dispatcher: this
+    backend first, a CPU backend last. ``device``: where it computes, for people.
     """
 
     name: str
     path: Path
     address: int
     trace: Trace
+    chain: tuple[Opened, ...]
+    device: str = "cpu"
+
+
+class Machine:
+    """What the gates judge against: the CPU, and driver and devices, looked for when the first CUDA library asks."""
+
+    def __init__(self, cpu: Cpu, search: Search) -> None:
+        self.cpu = cpu
+        self._search = search
+        self._devices: DeviceFacts | None = None
+
+    @property
+    def seen(self) -> DeviceFacts | None:
+        """Return driver and devices if something has asked for them."""
+        return self._devices
+
+    @property
+    def devices(self) -> DeviceFacts:
+        """Return driver and devices."""
+        if self._devices is None:
+            environment = self._search.environment
+            path = tuple(Path(p) for p in environment.get("PATH", "").split(os.pathsep) if Path(p).is_absolute())
+            self._devices = probe_devices(environment, path, self._search.root)
+        return self._devices
+
+    @property
+    def selection(self) -> Selection:
+        """Return the devices that may be used."""
+        return select_devices(self.devices, self._search.environment)
 
 
 def examine(
-    candidate: Candidate, cpu: Cpu, search: Search, canary: Path = CANARY, deadline_s: float = DEADLINE_S
+    candidate: Candidate, machine: Machine, search: Search, canary: Path = CANARY, deadline_s: float = DEADLINE_S
 ) -> CandidateTrace:
     """Run every gate on one candidate. Those that open the library run only when all before them passed."""
-    path = candidate.path
+    path, cpu = candidate.path, machine.cpu
     file = gates.check_file(path)
     findings = [file]
     if file.code in ("file.missing", "file.not-regular", "file.unreadable"):
-        rest = ("container", "dependencies", "manifest", "cpu", "open", "handshake", "slots", "canary")
-        return CandidateTrace(candidate, (file, *(not_run(gate, "file") for gate in rest)))
+        return CandidateTrace(candidate, (file, *(not_run(gate, "file") for gate in GATES[1:])))
     container_finding, container = gates.check_container(path, cpu)
     findings.append(container_finding)
     if container is None or container_finding.verdict != "ok":
@@ -62,29 +111,72 @@ def examine(
         findings.append(gates.check_dependencies(path, container, search.library_path))
     manifest_finding, manifest, sha256 = gates.check_manifest(path)
     findings.append(manifest_finding)
-    if manifest is None or manifest.kind != "cpu":
-        findings.append(not_run("cpu", "manifest"))
-    else:
+    served: tuple[Served, ...] = ()
+    if manifest is None or manifest.kind not in ("cpu", "cuda"):
+        findings += [not_run(gate, "manifest") for gate in ("cpu", *_DEVICE_GATES)]
+    elif manifest.kind == "cpu":
         findings.append(gates.check_cpu(manifest.level, cpu))
-    broken = next((finding.gate for finding in findings if finding.verdict != "ok"), None)
+        findings += [ok(gate, "computes on the CPU") for gate in _DEVICE_GATES]
+    else:
+        findings.append(ok("cpu", "code for every CPU of this machine's kind"))
+        device_findings, served = _judge_devices(path, manifest, machine)
+        findings += device_findings
+    kind = manifest.kind if manifest is not None else ""
+    broken = next((finding.gate for finding in findings if finding.verdict == "refused"), None)
+    broken = broken or next((finding.gate for finding in findings if finding.verdict != "ok"), None)
     if broken is not None or sha256 is None:
-        late = (not_run(gate, broken or "manifest") for gate in ("open", "handshake", "slots", "canary"))
-        return CandidateTrace(candidate, (*findings, *late))
-    judged, cached = _answer(path, sha256, cpu, search, canary, deadline_s)
-    return CandidateTrace(candidate, (*findings, *judged), cached)
+        late = (not_run(gate, broken or "manifest") for gate in GATES[len(findings) :])
+        return CandidateTrace(candidate, (*findings, *late), kind=kind)
+    judged, cached = _answer(path, sha256, kind, served, machine, search, canary, deadline_s)
+    return CandidateTrace(candidate, (*findings, *judged), cached, kind, tuple(s.device for s in served))
+
+
+_DEVICE_GATES = ("driver", "devices", "architecture")
+
+
+def _judge_devices(path: Path, manifest: Manifest, machine: Machine) -> tuple[list[Finding], tuple[Served, ...]]:
+    facts = machine.devices
+    driver = check_driver(facts, manifest.toolkit)
+    if not facts.gpus:
+        return [driver, *(not_run(gate, "driver") for gate in _DEVICE_GATES[1:])], ()
+    selection = machine.selection
+    devices = check_devices(selection)
+    targets = read_targets(path, manifest)
+    if isinstance(targets, Finding):
+        return [driver, devices, targets], ()
+    if devices.verdict != "ok":
+        return [driver, devices, not_run("architecture", "devices")], ()
+    limits = DriverLimits(facts.driver.max_cuda.value)
+    architecture, served = check_architecture(*targets, manifest, selection, limits)
+    return [driver, devices, architecture], served
 
 
 def _answer(
-    path: Path, sha256: str, cpu: Cpu, search: Search, canary: Path, deadline_s: float
+    path: Path,
+    sha256: str,
+    kind: str,
+    served: Sequence[Served],
+    machine: Machine,
+    search: Search,
+    canary: Path,
+    deadline_s: float,
 ) -> tuple[tuple[Finding, ...], bool]:
-    key = cache_key(sha256, canary, SLOT_LIST, (cpu.machine, *sorted(cpu.flags or ())))
+    cpu = machine.cpu
+    on: tuple[str, ...] = (kind, cpu.machine, *sorted(cpu.flags or ()))
+    environment: dict[str, str] | None = None
+    if kind == "cuda":
+        added = engine_environment([s.device for s in served], search.environment)
+        environment = {**search.environment, **added}
+        driver = machine.devices.driver
+        on += (str(driver.version.value), str(driver.max_cuda.value), *sorted(added.values()), *(s.why for s in served))
+    key = cache_key(sha256, canary, SLOT_LIST, on)
     kept: Answer | None = read_cached(search.cache_folder, key)
     if kept is not None:
         try:
             return gates.judge_answer(kept), True
         except (KeyError, TypeError, ValueError, AttributeError):
             kept = None  # damaged: ask again and replace it
-    answer = probe_library(path, canary, deadline_s)
+    answer = probe_library(path, canary, deadline_s, kind, environment)
     write_cached(search.cache_folder, key, answer)
     return gates.judge_answer(answer), False
 
@@ -92,11 +184,16 @@ def _answer(
 def survey(search: Search, cpu: Cpu | None = None, canary: Path = CANARY, deadline_s: float = DEADLINE_S) -> Trace:
     """Examine all candidates and decide. Never raises for what it finds; the trace has it."""
     cpu = cpu or cpu_level()
+    machine = Machine(cpu, search)
     places, candidates = find_candidates(search)
-    traces = tuple(examine(candidate, cpu, search, canary, deadline_s) for candidate in candidates)
-    trace = Trace(f"{cpu.machine}, {cpu.best}", search.selection, places, traces)
+    traces = tuple(examine(candidate, machine, search, canary, deadline_s) for candidate in candidates)
+    trace = Trace(f"{cpu.machine}, {cpu.best}", search.selection, places, traces, devices=machine.seen)
     chosen, why = decide(trace, search, cpu)
-    return dataclasses.replace(trace, chosen=chosen, why=why)
+    chain = decide_chain(trace, chosen) if chosen is not None else ()
+    if chosen is not None and not chain:
+        name = trace.candidates[chosen].candidate.name
+        chosen, why = None, f"{name} needs a CPU backend for the stages that it does not serve"
+    return dataclasses.replace(trace, chosen=chosen, why=why, chain=chain)
 
 
 def explain_selection(
@@ -119,8 +216,9 @@ def explain_selection(
         asked = tuple(candidate for candidate in candidates if matches(candidate, selection))
     if not asked:
         raise refusal_of(trace, search)
-    traces = tuple(examine(candidate, cpu, search, canary, deadline_s) for candidate in asked)
-    return dataclasses.replace(trace, candidates=traces, why="examined only")
+    machine = Machine(cpu, search)
+    traces = tuple(examine(candidate, machine, search, canary, deadline_s) for candidate in asked)
+    return dataclasses.replace(trace, candidates=traces, why="examined only", devices=machine.seen)
 
 
 def decide(trace: Trace, search: Search, cpu: Cpu) -> tuple[int | None, str]:
@@ -129,10 +227,7 @@ def decide(trace: Trace, search: Search, cpu: Cpu) -> tuple[int | None, str]:
     if selection is None:
         for index, candidate in enumerate(trace.candidates):
             if candidate.accepted:
-                level = level_of(candidate.candidate)
-                better = [c.candidate.name for c in trace.candidates[:index]]
-                why = f"best level of this CPU ({cpu.best})" if level == cpu.best else f"{cpu.best} is this CPU's level"
-                return index, why + (f"; refused: {', '.join(better)}" if better and level != cpu.best else "")
+                return index, _why_first(trace, index, cpu)
         return None, "every candidate was refused" if trace.candidates else "no backend was found"
     if is_file_selection(selection):
         return (0, f"asked for by {search.selection_origin}") if trace.candidates[0].accepted else (None, "refused")
@@ -141,6 +236,41 @@ def decide(trace: Trace, search: Search, cpu: Cpu) -> tuple[int | None, str]:
         if trace.candidates[index].accepted:
             return index, f"asked for by {search.selection_origin}"
     return None, "refused" if named else "no backend has this name"
+
+
+def _why_first(trace: Trace, index: int, cpu: Cpu) -> str:
+    """Say why a candidate is the best that can be used, and name what would have come before it."""
+    chosen = trace.candidates[index]
+    before = [c for c in trace.candidates[:index] if c.refusal is not None]
+    if chosen.kind == "cuda":
+        gate = next(finding for finding in chosen.findings if finding.gate == "architecture")
+        why, passed_over = gate.evidence, before
+    elif level_of(chosen.candidate) == cpu.best:
+        # Another copy of the same level is no loss; a GPU that is not used is.
+        why, passed_over = f"best level of this CPU ({cpu.best})", [c for c in before if c.kind == "cuda"]
+    else:
+        why, passed_over = f"{cpu.best} is this CPU's level", before
+    return why + (f"; refused: {', '.join(map(_render_refused, passed_over))}" if passed_over else "")
+
+
+def _render_refused(trace: CandidateTrace) -> str:
+    finding = trace.refusal
+    if trace.kind != "cuda" or finding is None:
+        return trace.candidate.name
+    return f"{trace.candidate.name} ({finding.gate}: {finding.evidence})"
+
+
+def decide_chain(trace: Trace, chosen: int) -> tuple[int, ...]:
+    """Return the candidates that the dispatcher asks in turn; empty when no CPU backend can end it. Pure.
+
+    A CUDA library serves some stages and declines the rest; the CPU serves all of them, with the same bits.
+    """
+    if trace.candidates[chosen].kind == "cpu":
+        return (chosen,)
+    for index, candidate in enumerate(trace.candidates):
+        if candidate.accepted and candidate.kind == "cpu":
+            return chosen, index
+    return ()
 
 
 def load(
@@ -156,8 +286,14 @@ def load(
     trace = survey(search, canary=canary, deadline_s=deadline_s)
     if trace.chosen is None:
         raise refusal_of(trace, search)
-    candidate = trace.candidates[trace.chosen].candidate
-    return Loaded(candidate.name, candidate.path, open_verified(candidate.path), trace)
+    chosen = trace.candidates[trace.chosen]
+    # CUDA reads its variables when it starts; set before the library is opened, they number the served devices from 0.
+    if chosen.kind == "cuda":
+        export_variables(engine_environment(chosen.devices, search.environment))
+    candidates = [trace.candidates[index].candidate for index in trace.chain]
+    chain = tuple(Opened(c.name, c.path, open_verified(c.path)) for c in candidates)
+    device = ", ".join(device.name for device in chosen.devices) or "cpu"
+    return Loaded(chain[0].name, chain[0].path, chain[0].address, trace, chain, device)
 
 
 def open_verified(path: Path) -> int:
@@ -193,6 +329,14 @@ def refusal_of(trace: Trace, search: Search) -> ColiError:
             for index, candidate in enumerate(trace.candidates)
             if (index == 0 if is_file_selection(selection) else matches(candidate.candidate, selection))
         ]
+        if any(candidate.accepted for candidate in asked):
+            return BackendRefused(
+                selection,
+                "a CUDA library needs a CPU backend behind it for the stages that it does not serve",
+                observed="; ".join(_refusals(trace)) or f"no CPU library in {_render_places(trace)}",
+                fix="install coli again (`pip install --force-reinstall coli`), then look at `coli backends`",
+                code="backend.no-cpu",
+            )
         finding = asked[0].refusal if asked else None
         if finding is not None:
             return BackendRefused(
@@ -217,9 +361,7 @@ def refusal_of(trace: Trace, search: Search) -> ColiError:
             fix=hint,
             code="backend.unknown",
         )
-    reasons = "; ".join(
-        f"{c.candidate.name}: {c.refusal.gate}: {c.refusal.evidence}" for c in trace.candidates if c.refusal is not None
-    )
+    reasons = "; ".join(_refusals(trace))
     return ColiError(
         "backends",
         "no backend can be used on this machine",
@@ -229,10 +371,16 @@ def refusal_of(trace: Trace, search: Search) -> ColiError:
     )
 
 
+def _refusals(trace: Trace) -> list[str]:
+    return [
+        f"{c.candidate.name}: {c.refusal.gate}: {c.refusal.evidence}" for c in trace.candidates if c.refusal is not None
+    ]
+
+
 def _render_places(trace: Trace) -> str:
     return ", ".join(f"{place.path} ({place.state})" for place in trace.places)
 
 
 def render_banner(loaded: Loaded) -> str:
     """Return the one line that says on start which backend runs and why."""
-    return f"[coli] backend={loaded.path.name} ({loaded.name}) device=cpu why={loaded.trace.why}"
+    return f"[coli] backend={loaded.path.name} ({loaded.name}) device={loaded.device} why={loaded.trace.why}"

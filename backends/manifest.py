@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from coli.backends.targets import Target, parse_target
 
 __all__ = ["SCHEMA", "Manifest", "ManifestError", "file_sha256", "manifest_path", "read_manifest"]
 
 SCHEMA = "coli.backend/1"
 _MAX_BYTES = 1 << 20
+_MAX_TARGETS = 256
 
 
 class ManifestError(ValueError):
@@ -24,7 +28,11 @@ class ManifestError(ValueError):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The fields that the loader uses; ``level`` is normalised (``x86-64-v3``)."""
+    """The fields that the loader uses.
+
+    ``level`` of kind ``cpu`` is normalised (``x86-64-v3``). Kind ``cuda`` has the toolkit's version, the targets of the
+    device code, and ``flavour_arch``: the target of the kernels that only one device can run (None: no flavour).
+    """
 
     file: str
     sha256: str
@@ -33,6 +41,9 @@ class Manifest:
     level: str
     compiler: str
     evidence: str
+    toolkit: tuple[int, int] | None = None
+    targets: tuple[Target, ...] = ()
+    flavour_arch: Target | None = None
 
 
 def manifest_path(library: Path) -> Path:
@@ -75,12 +86,36 @@ def read_manifest(library: Path) -> Manifest:
             raise ManifestError("field", f"{path.name}: {name} is {value!r:.60}, expected a text")
         return value
 
+    def target(value: Any, name: str) -> Target:
+        try:
+            return parse_target(value)
+        except (TypeError, ValueError):
+            raise ManifestError("field", f"{path.name}: {name} has {value!r:.60}, expected a target") from None
+
+    kind = text("kind")
+    toolkit: tuple[int, int] | None = None
+    targets: tuple[Target, ...] = ()
+    flavour: Target | None = None
+    if kind == "cuda":
+        version = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", text("toolkit"))
+        if version is None:
+            raise ManifestError("field", f"{path.name}: toolkit is {text('toolkit')!r:.60}, expected major.minor")
+        toolkit = (int(version[1]), int(version[2]))
+        listed = document.get("targets")
+        if not isinstance(listed, list) or not 0 < len(listed) <= _MAX_TARGETS:
+            raise ManifestError("field", f"{path.name}: targets is {listed!r:.60}, expected a list of targets")
+        targets = tuple(target(value, "targets") for value in listed)
+        if document.get("flavour_arch") is not None:
+            flavour = target(document["flavour_arch"], "flavour_arch")
     return Manifest(
         file=text("file"),
         sha256=text("sha256").lower(),
         name=text("name"),
-        kind=text("kind"),
-        level=text("level").replace("_", "-"),
+        kind=kind,
+        level=text("level").replace("_", "-") if kind == "cpu" else "",
         compiler=text("compiler"),
         evidence=text("evidence"),
+        toolkit=toolkit,
+        targets=targets,
+        flavour_arch=flavour,
     )

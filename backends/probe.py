@@ -7,22 +7,22 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coli.backends.child import run_child
+
 __all__ = ["LOADER_VERSION", "Answer", "cache_key", "probe_library", "read_cached", "write_cached"]
 
 # Raised when gates or canary change their meaning: older cached answers are then not asked for.
-LOADER_VERSION = 2
+LOADER_VERSION = 3
 
 DEADLINE_S = 30.0  # a cold disk and a busy machine; a sound library answers in 0.2 s
 _MAX_ANSWER_BYTES = 1 << 20
-_STDERR_BYTES = 2000
 _CLEAN_EXIT = "exit code 0"
 
 # -I keeps the current folder, PYTHONPATH and user site out; the parent's own search path is handed over instead.
@@ -46,52 +46,37 @@ class Answer:
         return next(reversed(self.steps), "")
 
 
-def probe_library(path: Path, canary: Path, deadline_s: float = DEADLINE_S) -> Answer:
-    """Open ``path`` in a child process. Never raises for what the library does."""
+def probe_library(
+    path: Path,
+    canary: Path,
+    deadline_s: float = DEADLINE_S,
+    kind: str = "cpu",
+    environment: Mapping[str, str] | None = None,
+) -> Answer:
+    """Open ``path`` in a child process. Never raises for what the library does.
+
+    ``kind`` as in its manifest. ``environment`` None: that of this process.
+    """
     search = [entry for entry in sys.path if entry and Path(entry).is_absolute()]
-    command = [sys.executable, "-I", "-c", _START, json.dumps(search), str(path), str(canary)]
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        try:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                start_new_session=True,
-                cwd=path.anchor,
-            )
-        except OSError as error:
-            return Answer({}, "not started", str(error))
-        timed_out = False
-        try:
-            child.wait(deadline_s)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-        finally:
-            _end(child)
-        output.seek(0)
-        steps = _parse_steps(output.read(_MAX_ANSWER_BYTES))
-        errors.seek(max(0, errors.seek(0, 2) - _STDERR_BYTES))
-        said = errors.read(_STDERR_BYTES).decode("utf-8", "replace").strip()
-    if timed_out:
+    command = [sys.executable, "-I", "-c", _START, json.dumps(search), str(path), str(canary), kind]
+    ended = run_child(
+        command,
+        deadline_s=deadline_s,
+        max_bytes=_MAX_ANSWER_BYTES,
+        environment=environment,
+        folder=path.anchor,
+    )
+    if ended.end == "not started":
+        return Answer({}, "not started", ended.errors)
+    steps = _parse_steps(ended.output)
+    if ended.end == "timeout":
         return Answer(steps, "timeout", f"no answer within {deadline_s:g} s")
-    if child.returncode < 0:
-        return Answer(steps, "signal", _signal_name(-child.returncode))
-    last = said.splitlines()[-1] if said else ""
-    if child.returncode == 0:
+    if ended.end == "signal":
+        return Answer(steps, "signal", _signal_name(ended.code))
+    last = ended.errors.splitlines()[-1] if ended.errors else ""
+    if ended.code == 0:
         return Answer(steps, "exit", _CLEAN_EXIT)
-    return Answer(steps, "exit", f"exit code {child.returncode}" + (f": {last}" if last else ""))
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the child and whatever it started: it leads a session of its own."""
-    if child.poll() is None:
-        with contextlib.suppress(OSError):
-            if sys.platform == "win32":
-                child.kill()
-            else:
-                os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    return Answer(steps, "exit", f"exit code {ended.code}" + (f": {last}" if last else ""))
 
 
 def _signal_name(number: int) -> str:

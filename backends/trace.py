@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from coli.backends.devices.facts import DeviceFacts
+from coli.backends.devices.visible import VisibleDevice
+
 __all__ = ["GATES", "Candidate", "CandidateTrace", "Finding", "Place", "Trace", "Verdict", "not_run", "ok", "refused"]
 
 Verdict = Literal["ok", "refused", "not run"]
@@ -17,6 +20,9 @@ GATES = (
     "dependencies",
     "manifest",
     "cpu",
+    "driver",
+    "devices",
+    "architecture",
     "open",
     "handshake",
     "slots",
@@ -78,6 +84,8 @@ class CandidateTrace:
     candidate: Candidate
     findings: tuple[Finding, ...]
     cached: bool = False
+    kind: str = ""  # of the manifest: cpu or cuda
+    devices: tuple[VisibleDevice, ...] = ()  # those that a CUDA library serves
 
     @property
     def refusal(self) -> Finding | None:
@@ -95,6 +103,8 @@ class CandidateTrace:
             "name": self.candidate.name,
             "path": str(self.candidate.path),
             "origin": self.candidate.origin,
+            "kind": self.kind or None,
+            "devices": [device.name for device in self.devices],
             "verdict": "ok" if self.accepted else "refused",
             "cached": self.cached,
             "gates": [finding.as_dict() for finding in self.findings],
@@ -117,7 +127,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Trace:
-    """Everything that the loader saw. ``chosen`` is an index into ``candidates`` or None; ``why`` says the reason."""
+    """Everything that the loader saw. ``chosen`` is an index into ``candidates`` or None; ``why`` says the reason.
+
+    ``chain``: the chosen one and those that serve what it declines, in order; the last is of kind cpu. ``devices``:
+    None when no candidate asked for a device, so that nothing looked.
+    """
 
     machine: str
     selection: str | None
@@ -125,6 +139,8 @@ class Trace:
     candidates: tuple[CandidateTrace, ...]
     chosen: int | None = None
     why: str = ""
+    chain: tuple[int, ...] = ()
+    devices: DeviceFacts | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document ``coli.backends/1``."""
@@ -134,6 +150,8 @@ class Trace:
             "selection": self.selection,
             "chosen": None if self.chosen is None else str(self.candidates[self.chosen].candidate.path),
             "why": self.why,
+            "chain": [str(self.candidates[index].candidate.path) for index in self.chain],
+            "devices": None if self.devices is None else self.devices.as_dict(),
             "places": [place.as_dict() for place in self.places],
             "candidates": [candidate.as_dict() for candidate in self.candidates],
         }

@@ -209,7 +209,7 @@ class Registry:
         variant = next((v for v in descriptor.variants if v.applies(text)), None)
         if variant:
             why.append(f"geometry of {variant.name}")
-        elif descriptor.variants:
+        elif descriptor.variants and len(text) > 1:  # a bare model type says nothing about geometry
             why.append("geometry of no released variant")
         limits = [descriptor.context.maximum]
         declared = text.get(descriptor.context.key) if descriptor.context.key else None

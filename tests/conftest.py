@@ -12,6 +12,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 ORACLE = TESTS / "oracle"
+ODD_ORACLE = TESTS / "oracle_odd"
 DEMO_REFERENCE = TESTS / "demo"
 
 
@@ -25,6 +26,18 @@ def oracle_path() -> Path:
 def oracle() -> dict[str, Any]:
     """Transformers' answers: reference.json with the arrays of reference.npz under "arrays"."""
     return _reference(ORACLE)
+
+
+@pytest.fixture(scope="session")
+def odd_oracle_path() -> Path:
+    """A tiny random checkpoint whose sizes fill no block of 128."""
+    return ODD_ORACLE / "model"
+
+
+@pytest.fixture(scope="session")
+def odd_oracle() -> dict[str, Any]:
+    """Transformers' answers for it."""
+    return _reference(ODD_ORACLE)
 
 
 @pytest.fixture(scope="session")

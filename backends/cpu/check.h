@@ -2,25 +2,21 @@
 #ifndef COLI_CPU_CHECK_H
 #define COLI_CPU_CHECK_H
 
+#include "../common/refuse.h"
 #include "context.h"
-
-#define COLI_TRY(expression) \
-  do { \
-    const coli_status status_ = (expression); \
-    if (status_ != COLI_DONE) return status_; \
-  } while (0)
 
 namespace coli_cpu {
 
-constexpr int64_t kAny = -1;
-
-/* Fill the error and return FAILED (a site) or DECLINED (a reason). */
-__attribute__((format(printf, 3, 4))) coli_status fail(coli_error *error, int32_t site, const char *format, ...);
-__attribute__((format(printf, 3, 4))) coli_status decline(coli_error *error, int32_t reason, const char *format, ...);
+using coli_common::check_range;
+using coli_common::decline;
+using coli_common::fail;
+using coli_common::kAny;
 
 /* A matrix in host memory with rows x cols (kAny: any) elements of `type`. */
-coli_status check_matrix(coli_error *error, const char *name, const coli_matrix *matrix, int64_t rows, int64_t cols,
-                         int32_t type);
+static inline coli_status check_matrix(coli_error *error, const char *name, const coli_matrix *matrix, int64_t rows,
+                                       int64_t cols, int32_t type) {
+  return coli_common::check_matrix(error, name, matrix, rows, cols, type, false);
+}
 static inline coli_status check_floats(coli_error *error, const char *name, const coli_matrix *matrix, int64_t rows,
                                        int64_t cols) {
   return check_matrix(error, name, matrix, rows, cols, COLI_TYPE_F32);
@@ -29,9 +25,6 @@ static inline coli_status check_floats(coli_error *error, const char *name, cons
 /* A weight of `format` (kAny: any) with rows x cols elements. */
 coli_status check_weight(coli_error *error, const char *name, const coli_weight *weight, int64_t format, int64_t rows,
                          int64_t cols);
-
-/* A number of the call that must lie in [low, high]. */
-coli_status check_range(coli_error *error, const char *name, int64_t value, int64_t low, int64_t high);
 
 static inline float *row_of(const coli_matrix *matrix, int64_t row) {
   return static_cast<float *>(matrix->data) + row * matrix->stride;

@@ -21,8 +21,13 @@ def abi_version() -> list[int]:
 
 
 def sources_sha256() -> str:
-    """Return the hash of every source of the CPU backends: name, size and bytes of each, in order of name."""
-    files = {path for folder in (HERE, HERE.parent / "abi") for pattern in SOURCES for path in folder.glob(pattern)}
+    """Return the hash of every source of the CPU backends, shared ones too: name, size and bytes, in order of name."""
+    files = {
+        path
+        for folder in (HERE, HERE.parent / "common", HERE.parent / "abi")
+        for pattern in SOURCES
+        for path in folder.glob(pattern)
+    }
     digest = hashlib.sha256()
     for path in sorted(files, key=lambda path: (path.parent.name, path.name)):
         data = path.read_bytes()

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #endif
 
+#include "../common/weight_desc.h"
 #include "check.h"
 #include "slots.h"
 
@@ -46,8 +47,6 @@ bool machine_has_level() {
 #endif
 }
 
-int64_t ceil_div(int64_t value, int64_t by) { return (value + by - 1) / by; }
-
 struct NanSearch {
   const uint8_t *codes;
   int64_t count;
@@ -58,14 +57,13 @@ void search_nan(void *argument, int64_t piece, int) {
   NanSearch *search = static_cast<NanSearch *>(argument);
   const int64_t begin = piece * (INT64_C(1) << 20);
   const int64_t end = begin + (INT64_C(1) << 20) < search->count ? begin + (INT64_C(1) << 20) : search->count;
-  uint8_t found = 0;
-  for (int64_t index = begin; index < end; ++index) found |= (search->codes[index] & 0x7f) == 0x7f;
-  if (found) __atomic_store_n(&search->found, 1, __ATOMIC_RELAXED);
+  if (coli_common::has_nan_code(search->codes + begin, end - begin))
+    __atomic_store_n(&search->found, 1, __ATOMIC_RELAXED);
 }
 
 bool has_fp8_nan(coli_context *context, const uint8_t *codes, int64_t count) {
   NanSearch search = {codes, count, 0};
-  const int64_t pieces = ceil_div(count, INT64_C(1) << 20);
+  const int64_t pieces = (count + (INT64_C(1) << 20) - 1) >> 20;
   for (int64_t first = 0; first < pieces; first += kMaxItems) {
     const int64_t items = pieces - first < kMaxItems ? pieces - first : kMaxItems;
     NanSearch part = {codes + first * (INT64_C(1) << 20), count - first * (INT64_C(1) << 20), 0};
@@ -81,70 +79,16 @@ bool has_fp8_nan(coli_context *context, const uint8_t *codes, int64_t count) {
 
 /* Fill `made` from `desc` or say what is wrong with it. */
 coli_status describe(coli_context *context, const coli_weight_desc *desc, coli_weight *made, coli_error *error) {
-  if (!context || !desc) return fail(error, COLI_SITE_ARGUMENT, "context or desc is null");
-  if (desc->size < sizeof(coli_weight_desc))
-    return fail(error, COLI_SITE_ARGUMENT, "desc.size is %u, expected %u", desc->size,
-                static_cast<unsigned>(sizeof(coli_weight_desc)));
-  const int64_t rows = desc->rows, cols = desc->cols;
-  constexpr int64_t most = INT64_C(1) << 47;
-  if (rows < 0 || cols < 0 || (cols > 0 && rows > most / cols))
-    return fail(error, COLI_SITE_ARGUMENT, "weight of %lld x %lld", static_cast<long long>(rows),
-                static_cast<long long>(cols));
-  int64_t code_bytes = 0, scale_cols = 0, scale_rows = 0;
-  int highest = 0;
-  switch (desc->format) {
-    case COLI_FORMAT_F32:
-      code_bytes = rows * cols * 4;
-      break;
-    case COLI_FORMAT_BF16:
-      code_bytes = rows * cols * 2;
-      break;
-    case COLI_FORMAT_FP8_BLOCK:
-      code_bytes = rows * cols;
-      scale_rows = ceil_div(rows, 128);
-      scale_cols = ceil_div(cols, 128);
-      highest = 246;
-      break;
-    case COLI_FORMAT_FP4_GROUP:
-      if (cols % 32 != 0)
-        return fail(error, COLI_SITE_ARGUMENT, "fp4 weight has %lld cols, expected a multiple of 32",
-                    static_cast<long long>(cols));
-      code_bytes = rows * cols / 2;
-      scale_rows = rows;
-      scale_cols = cols / 32;
-      highest = 253;
-      break;
-    default:
-      return decline(error, COLI_REASON_FORMAT, "weight format %d is not served", desc->format);
-  }
-  const int64_t scale_bytes = scale_rows * scale_cols;
-  if (desc->codes_bytes != static_cast<uint64_t>(code_bytes) || (code_bytes > 0 && !desc->codes))
-    return fail(error, COLI_SITE_ARGUMENT, "codes hold %llu bytes, expected %lld for %lld x %lld",
-                static_cast<unsigned long long>(desc->codes_bytes), static_cast<long long>(code_bytes),
-                static_cast<long long>(rows), static_cast<long long>(cols));
-  if (desc->scales_bytes != static_cast<uint64_t>(scale_bytes) || (scale_bytes > 0 && !desc->scales))
-    return fail(error, COLI_SITE_ARGUMENT, "scales hold %llu bytes, expected %lld for %lld x %lld",
-                static_cast<unsigned long long>(desc->scales_bytes), static_cast<long long>(scale_bytes),
-                static_cast<long long>(rows), static_cast<long long>(cols));
-  const uint8_t *scales = static_cast<const uint8_t *>(desc->scales);
-  for (int64_t row = 0; row < scale_rows; ++row) {
-    int worst = 0;
-    for (int64_t col = 0; col < scale_cols; ++col) {
-      const int code = scales[row * scale_cols + col];
-      worst = code > worst ? code : worst;
-    }
-    if (worst <= highest) continue;
-    int64_t col = 0;
-    while (scales[row * scale_cols + col] <= highest) ++col;
-    return fail(error, COLI_SITE_SCALE, "scale code %d at row %lld, col %lld of the scales, expected 0 to %d",
-                scales[row * scale_cols + col], static_cast<long long>(row), static_cast<long long>(col), highest);
-  }
-  made->format = desc->format;
-  made->rows = rows;
-  made->cols = cols;
-  made->codes = static_cast<const uint8_t *>(desc->codes);
-  made->scales = scales;
-  made->has_nan = desc->format == COLI_FORMAT_FP8_BLOCK && has_fp8_nan(context, made->codes, code_bytes);
+  if (!context) return fail(error, COLI_SITE_ARGUMENT, "context is null");
+  coli_common::WeightFacts facts;
+  COLI_TRY(coli_common::check_weight_desc(error, desc, &facts));
+  made->format = facts.format;
+  made->rows = facts.rows;
+  made->cols = facts.cols;
+  made->codes = facts.codes;
+  made->scales = facts.scales;
+  made->has_nan =
+      facts.format == COLI_FORMAT_FP8_BLOCK && has_fp8_nan(context, facts.codes, facts.rows * facts.row_bytes);
   return COLI_DONE;
 }
 

@@ -209,6 +209,11 @@ PYBIND11_MODULE(_host, m) {
   m.attr("FORMAT_BF16") = static_cast<int>(COLI_FORMAT_BF16);
   m.attr("FORMAT_FP8_BLOCK") = static_cast<int>(COLI_FORMAT_FP8_BLOCK);
   m.attr("FORMAT_FP4_GROUP") = static_cast<int>(COLI_FORMAT_FP4_GROUP);
+  m.attr("SITE_ARGUMENT") = static_cast<int>(COLI_SITE_ARGUMENT);
+  m.attr("SITE_NONFINITE") = static_cast<int>(COLI_SITE_NONFINITE);
+  m.attr("SITE_SCALE") = static_cast<int>(COLI_SITE_SCALE);
+  m.attr("SITE_MEMORY") = static_cast<int>(COLI_SITE_MEMORY);
+  m.attr("SITE_DEVICE") = static_cast<int>(COLI_SITE_DEVICE);
 
   py::class_<Library, std::shared_ptr<Library>>(m, "Library", "A verified backend table, by its address.")
       .def(py::init<uintptr_t>(), py::arg("table_address"))

@@ -10,6 +10,10 @@ from coli.errors import CheckpointError
 __all__ = ["Geometry", "Yarn"]
 
 
+# Below it the factors of YaRN make angles that no float holds; real ones are 1 and more.
+_LEAST_RATIO = 1e-6
+
+
 @dataclass(frozen=True)
 class Yarn:
     """Frequency interpolation of the compressed layers (SPEC: no magnitude factor)."""
@@ -84,8 +88,8 @@ class Geometry:
             o_rank=integer("o_lora_rank"),
             window=integer("sliding_window"),
             ratios=reader.ratios(),
-            rope_theta=number("rope_theta", 10000.0),
-            compress_rope_theta=number("compress_rope_theta", 160000.0),
+            rope_theta=number("rope_theta", 10000.0, above=1.0),
+            compress_rope_theta=number("compress_rope_theta", 160000.0, above=1.0),
             yarn=reader.yarn(),
             max_positions=integer("max_position_embeddings"),
             index_heads=integer("index_n_heads"),
@@ -154,15 +158,16 @@ class _Reader:
             return least or 1
         return value
 
-    def number(self, key: str, default: float, *, positive: bool = True) -> float:
+    def number(self, key: str, default: float, *, positive: bool = True, above: float = 0.0) -> float:
         value = self._value(key, default)
         if (
             isinstance(value, bool)
             or not isinstance(value, (int, float))
             or not abs(value) < 1e30
-            or (positive and value <= 0)
+            or (positive and value <= above)
         ):
-            self._problems.append(f"{key}: {value!r}, expected a {'positive ' if positive else ''}number")
+            wanted = f"number above {above:g}" if above else "positive number" if positive else "number"
+            self._problems.append(f"{key}: {value!r}, expected a {wanted}")
             return default or 1.0
         return float(value)
 
@@ -201,10 +206,10 @@ class _Reader:
             return None
         inner = _Reader(value)
         yarn = Yarn(
-            factor=inner.number("factor", 1.0),
+            factor=inner.number("factor", 1.0, above=_LEAST_RATIO),
             original_positions=inner.integer("original_max_position_embeddings"),
-            beta_fast=inner.number("beta_fast", 32.0),
-            beta_slow=inner.number("beta_slow", 1.0),
+            beta_fast=inner.number("beta_fast", 32.0, above=_LEAST_RATIO),
+            beta_slow=inner.number("beta_slow", 1.0, above=_LEAST_RATIO),
         )
         self._problems.extend(f"rope_scaling.{p}" for p in inner._problems)
         return yarn

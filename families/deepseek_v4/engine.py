@@ -27,7 +27,7 @@ from .config import Geometry
 from .layout import expert_name, expert_names, expert_shapes
 from .rope import compressed_frequencies, main_frequencies
 from .state import LayerState, Scratch, new_states
-from .weights import Compressor, Hyper, Indexer, Layer, Product, check_experts, load_weights
+from .weights import Compressor, Hyper, Indexer, Layer, Product, check_dense, check_experts, load_weights
 
 __all__ = ["Engine"]
 
@@ -55,6 +55,8 @@ class Engine:
         experts.
         """
         self.geometry = g = Geometry.from_config(config, str(checkpoint.path / "config.json"))
+        # All of it before the first byte is read: a refusal must not come minutes later.
+        check_dense(checkpoint, g)
         expert_format = check_experts(checkpoint, g)
         tensor_bytes = {name: info.nbytes for name, info in checkpoint.tensors.items()}
 
@@ -90,8 +92,9 @@ class Engine:
         return self._experts.store
 
     def reset(self) -> None:
-        """Forget the sequence."""
+        """Forget the sequence, and what an interrupted pass over it left behind."""
         self.position = 0
+        self.store.unpin_all()
 
     def close(self) -> None:
         """Release native handles; idempotent."""

@@ -18,7 +18,17 @@ from coli.errors import CheckpointError
 from .config import Geometry
 from .layout import DenseTensor, dense_tensors, expert_name, expert_shapes, scale_name
 
-__all__ = ["Compressor", "Hyper", "Indexer", "Layer", "Weights", "check_experts", "load_weights", "weight_format"]
+__all__ = [
+    "Compressor",
+    "Hyper",
+    "Indexer",
+    "Layer",
+    "Weights",
+    "check_dense",
+    "check_experts",
+    "load_weights",
+    "weight_format",
+]
 
 _MATMULS = {
     Format.F32: "matmul_f32",
@@ -210,8 +220,6 @@ class _Loader:
         return Product(self._stages.bind(tensor.name, format_, rows, cols, codes, scales), _MATMULS[format_])
 
     def _ids(self, tensor: DenseTensor, info: TensorInfo, geometry: Geometry) -> npt.NDArray[np.int64]:
-        if info.dtype != "I64" or info.shape != tensor.shape:
-            raise _mismatch(info, f"I64 {list(tensor.shape)}")
         ids = self._read(info).view(np.int64).reshape(tensor.shape)
         if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= geometry.experts):
             raise CheckpointError(
@@ -246,6 +254,17 @@ def weight_format(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> 
         if scale.dtype != "F8_E8M0" or scale.shape != grid:
             raise _mismatch(scale, f"F8_E8M0 {list(grid)}")
     return format_
+
+
+def check_dense(checkpoint: Checkpoint, geometry: Geometry) -> None:
+    """Check shape and type of every resident tensor."""
+    for tensor in dense_tensors(geometry):
+        if tensor.kind != "ids":
+            weight_format(checkpoint, tensor.name, tensor.shape)
+            continue
+        info = _info(checkpoint, tensor.name)
+        if info.dtype != "I64" or info.shape != tensor.shape:
+            raise _mismatch(info, f"I64 {list(tensor.shape)}")
 
 
 def check_experts(checkpoint: Checkpoint, geometry: Geometry) -> Format:

@@ -21,6 +21,22 @@ __all__ = [
     "UsageError",
 ]
 
+_MOST_CHARACTERS = 1500  # of a field: twenty file names; a name or value from a file may have any length
+
+
+def _shown(text: str, *, lines: bool = False) -> str:
+    """Return text of any origin as a terminal may get it: an escape sequence in a file name is shown, not obeyed."""
+    if len(text) > _MOST_CHARACTERS:
+        text = f"{text[:_MOST_CHARACTERS]} ... ({len(text)} characters)"
+    if text.isprintable():
+        return text
+    return "".join(
+        letter
+        if letter.isprintable() or (lines and letter == "\n")
+        else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
+    )
+
 
 class ColiError(Exception):
     """Describe one refusal.
@@ -52,14 +68,14 @@ class ColiError(Exception):
         super().__init__(self.text())
 
     def text(self) -> str:
-        """Return one to four lines: `subject: rule`, then found, expected, fix."""
-        lines = [f"{self.subject}: {self.rule}"]
+        """Return one to four lines: `subject: rule`, then found, expected, fix. Control characters are escaped."""
+        lines = [f"{_shown(self.subject) or repr('')}: {_shown(self.rule)}"]
         if self.observed is not None:
-            lines.append(f"  found:    {self.observed}")
+            lines.append(f"  found:    {_shown(self.observed, lines=True)}")
         if self.expected is not None:
-            lines.append(f"  expected: {self.expected}")
+            lines.append(f"  expected: {_shown(self.expected)}")
         if self.fix is not None:
-            lines.append(f"  fix:      {self.fix}")
+            lines.append(f"  fix:      {_shown(self.fix, lines=True)}")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, str | int | None]:

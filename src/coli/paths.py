@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-__all__ = ["cache_folder", "config_file", "data_folder", "demo_model"]
+__all__ = ["cache_folder", "config_file", "data_folder", "demo_model", "user_path"]
+
+
+def user_path(text: str) -> Path:
+    """Return a path as a person writes it: `~` is the home folder, and stays `~` where there is no such home."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111  Path.expanduser raises RuntimeError for an unknown home
 
 
 def config_file() -> Path:

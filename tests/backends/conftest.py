@@ -1,4 +1,4 @@
-"""Fixtures of the backends' tests: a C compiler, stub backends, a canary."""
+"""Fixtures of the backends' tests: a C compiler, stub backends, a canary, the CPU backends and the replay driver."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from building import Build, build_backends, build_driver, find_libraries
+from fake_machine import build_fake_driver
 from stubs import SOURCE, hand_canary, write_manifest
 
 from coli.backends.abi import HEADER
@@ -50,3 +52,21 @@ def stub_canary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("canary") / "canary.bin"
     path.write_bytes(hand_canary())
     return path
+
+
+@pytest.fixture(scope="session")
+def fake_driver(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a fake libcuda.so.1 and libnvidia-ml.so.1, to be laid out by fake_machine.make_machine."""
+    return build_fake_driver(compiler, tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="session")
+def native_build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """The levels of this machine's architecture, as installed; built here where the package has none."""
+    import coli.backends
+
+    installed = find_libraries(Path(coli.backends.__path__[0]) / "lib")
+    folder = tmp_path_factory.mktemp("native")
+    if not installed:
+        return build_backends(folder)
+    return Build(installed, build_driver(folder, "c++", (), ()))

@@ -174,12 +174,12 @@ class Library:
 class Context:
     """A context; stages by name, numpy arrays as matrices, float and int as scalars of the slot's type."""
 
-    def __init__(self, library: Library, threads: int = 1, workspace: int | None = None) -> None:
+    def __init__(self, library: Library, threads: int = 1, workspace: int | None = None, device: int = 0) -> None:
         self.library = library
         self.arguments = {name: arguments.split(", ") for _, _, name, arguments in slot_list()}
         self.handle = ctypes.c_void_p()
         bytes_ = workspace_bytes(threads) if workspace is None else workspace
-        config = Config(ctypes.sizeof(Config), threads, 0, 0, bytes_)
+        config = Config(ctypes.sizeof(Config), threads, device, 0, bytes_)
         self._call("context_create", ctypes.byref(config), ctypes.byref(self.handle))
         self.weights: list[Weight] = []
 
@@ -195,9 +195,10 @@ class Context:
         self._call(name, self.handle, *(None,) * (name in ("weight_upload", "weight_refill")), *arguments)
 
     def weight(self, format: int, rows: int, cols: int, codes: Array, scales: Array | None = None) -> Weight:
-        """Bind a weight that is released with the context."""
+        """Bind a weight and upload it (a CPU backend has no work with that); it is released with the context."""
         made = Weight(self, format, rows, cols, codes, scales)
         self.weights.append(made)
+        self.service("weight_upload", made.handle)
         return made
 
     def stage(self, name: str, *values: Any) -> None:

@@ -25,6 +25,7 @@ def test_order_is_level_then_place(tmp_path: Path) -> None:
         package / "libcoli_cpu_portable.so.json",
         package / "libother.so",
         data / "cell-a" / "libcoli_cpu_x86_64_v3.so",
+        data / "cell-a" / "libcoli_cuda_dg.so",
         two / "libcoli_cpu_portable.so",
         two / "libcoli_cuda.so",
         one / "coli_cpu_x86_64_v4.dll",
@@ -32,18 +33,19 @@ def test_order_is_level_then_place(tmp_path: Path) -> None:
     search = Search(path=(one, two, tmp_path / "gone"), data_folder=data, package_folder=package)
     places, found = find_candidates(search)
     assert [(row.name, row.path.parent.name) for row in found] == [
+        ("cuda-dg", "cell-a"),
+        ("cuda", "two"),
         ("cpu-x86-64-v4", "one"),
         ("cpu-x86-64-v4", "package"),
         ("cpu-x86-64-v3", "cell-a"),
         ("cpu-portable", "two"),
         ("cpu-portable", "package"),
-        ("cuda", "two"),
     ]
     assert [(place.origin, place.path.name, place.state, place.libraries) for place in places] == [
         ("COLI_BACKEND_PATH", "one", "searched", 1),
         ("COLI_BACKEND_PATH", "two", "searched", 2),
         ("COLI_BACKEND_PATH", "gone", "absent", 0),
-        ("user data", "cell-a", "searched", 1),
+        ("user data", "cell-a", "searched", 2),
         ("package", "package", "searched", 2),
     ]
 

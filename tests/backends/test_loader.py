@@ -21,7 +21,7 @@ from coli.backends.abi import HEADER, SLOTS
 from coli.backends.candidates import Search
 from coli.backends.cpu_level import cpu_level
 from coli.backends.handshake import decide_slots
-from coli.backends.loader import examine, explain_selection, load, render_banner, survey
+from coli.backends.loader import Machine, examine, explain_selection, load, render_banner, survey
 from coli.backends.probe import probe_library
 from coli.backends.trace import GATES, Candidate, CandidateTrace
 from coli.backends.vectors import Case, Matrix, write_vectors
@@ -34,7 +34,7 @@ Build = Callable[..., Path]
 
 def look(path: Path, canary: Path, deadline_s: float = 30.0) -> CandidateTrace:
     """Examine one file without a cache."""
-    return examine(Candidate(path, "stub", "test"), cpu_level(), Search(), canary, deadline_s)
+    return examine(Candidate(path, "stub", "test"), Machine(cpu_level(), Search()), Search(), canary, deadline_s)
 
 
 def verdicts(trace: CandidateTrace) -> dict[str, str]:
@@ -199,7 +199,8 @@ def test_missing_dependency_is_named(build_stub: Build, compiler: str, tmp_path:
         ({"file": "libcoli_cpu_other.so"}, "manifest.name"),
         ({"schema": "coli.backend/2"}, "manifest.schema"),
         ({"level": 4}, "manifest.field"),
-        ({"kind": "cuda"}, "manifest.kind"),
+        ({"kind": "rocm"}, "manifest.kind"),
+        ({"kind": "cuda"}, "manifest.field"),
     ],
 )
 def test_manifest(
@@ -479,7 +480,7 @@ def test_hang_is_not_kept(build_stub: Build, stub_canary: Path, tmp_path: Path) 
     path = build_stub("libcoli_cpu_portable.so", "STUB_HANG_QUERY")
     search = Search(cache_folder=tmp_path / "cache")
     candidate = Candidate(path, "stub", "test")
-    examine(candidate, cpu_level(), search, stub_canary, deadline_s=0.5)
+    examine(candidate, Machine(cpu_level(), search), search, stub_canary, deadline_s=0.5)
     assert not (tmp_path / "cache").exists()
 
 
@@ -489,7 +490,7 @@ def test_fault_of_the_installation_is_not_kept(build_stub: Build, tmp_path: Path
     for content in (b"junk", hand_canary()[:-1]):
         canary = tmp_path / "canary.bin"
         canary.write_bytes(content)
-        assert refusal(examine(candidate, cpu_level(), search, canary))[0] == "canary.unreadable"
+        assert refusal(examine(candidate, Machine(cpu_level(), search), search, canary))[0] == "canary.unreadable"
     assert not (tmp_path / "cache").exists()
 
 

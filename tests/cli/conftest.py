@@ -102,7 +102,14 @@ class FakeModel:
                 "device": "cpu",
                 "why": "best",
             },
-            "memory": {"limit_bytes": 12 << 30, "peak_bytes": 5 << 20},
+            "context": 4096,
+            "prefill_chunk": 128,
+            "memory": {
+                "ram_limit_bytes": 12 << 30,
+                "ram_reserved_bytes": 5 << 20,
+                "expert_slabs": 3,
+                "experts": 32,
+            },
         }
 
     def stage_rows(self) -> list[dict[str, Any]]:

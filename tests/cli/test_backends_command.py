@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-GATES = ["file", "container", "dependencies", "manifest", "cpu", "open", "handshake", "slots", "canary"]
+GATES = ["file", "container", "dependencies", "manifest", "cpu", "driver", "devices", "architecture"]
+GATES += ["open", "handshake", "slots", "canary"]
 
 
 @pytest.fixture(autouse=True)

@@ -74,6 +74,34 @@ def test_save_never_replaces_a_file(tmp_path: Path) -> None:
     assert file.read_text() == "mine"
 
 
+def test_interrupt_ends_a_chat_that_nobody_types(run: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import coli.cli.chat
+
+    waits = 0
+
+    def read(interactive: bool) -> str | None:
+        nonlocal waits
+        waits += 1
+        if waits == 1:
+            raise KeyboardInterrupt
+        return None
+
+    monkeypatch.setattr(coli.cli.chat, "_read_message", read)
+    assert run("chat", "m").code == 130
+
+
+def test_save_to_the_home_of_nobody() -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        Conversation(None, False).save("~nobody-of-this-name/talk.json")
+
+
+def test_a_command_without_what_it_needs_says_what(run: Any, model: Any) -> None:
+    done = run("chat", "m", stdin="/save\n/thinking\n/nothing\n")
+    assert "/save needs the name of a new file" in done.err
+    assert "/thinking needs on or off" in done.err
+    assert "/nothing: not a command" in done.err
+
+
 def test_save_to_a_full_disk_or_nowhere_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         Conversation(None, False).save(str(tmp_path / "none" / "talk.json"))

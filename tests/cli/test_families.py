@@ -121,6 +121,18 @@ def test_explain_a_type_that_cannot_run(capsys: pytest.CaptureFixture[str], subj
     assert f"model_type is '{subject}'" in streams.out and "coli: " in streams.err
 
 
+def test_explain_takes_the_folders_that_run_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    snapshot = tmp_path / "hub" / "models--a--b" / "snapshots" / "1f"
+    snapshot.mkdir(parents=True)
+    checkpoint(snapshot, model_type="deepseek_v4", **FLASH)
+    for folder in (tmp_path, snapshot.parent.parent, snapshot, snapshot / "config.json"):
+        assert document(capsys, "explain", str(folder), "--json")["resolution"]["variant"] == "flash"
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q" / "m.gguf").write_bytes(b"GGUF")
+    for path in (tmp_path / "q", tmp_path / "q" / "m.gguf"):
+        assert "GGUF is not read" in document(capsys, "explain", str(path), "--json", code=1)["error"]["fix"]
+
+
 def test_explain_a_broken_config(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     assert main(["families", "explain", str(tmp_path)]) == 1
@@ -133,3 +145,12 @@ def test_a_known_type_is_a_type_even_beside_a_folder(
     (tmp_path / "deepseek_v4").mkdir()
     monkeypatch.chdir(tmp_path)
     assert document(capsys, "explain", "deepseek_v4", "--json")["resolution"]["family"] == "deepseek_v4"
+
+
+@pytest.mark.parametrize("subject", ["", "nowhere/model", "./deepseek_v4"])
+def test_explain_of_a_folder_that_is_not_there(
+    subject: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["families", "explain", subject]) == 1
+    assert "neither a model type nor a folder or file that is there" in capsys.readouterr().err

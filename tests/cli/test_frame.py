@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -76,9 +77,66 @@ def test_version(run: Any) -> None:
     assert run("--version").out == f"coli {coli.__version__}\n"
 
 
-def test_no_command_shows_help(run: Any) -> None:
-    done = run()
-    assert done.code == 2 and "demo" in done.err + done.out
+@pytest.mark.parametrize(("words", "line"), [((), "  demo      Show that"), (("config",), "  show  Show the value")])
+def test_a_bare_name_shows_help_as_it_is_laid_out(run: Any, words: tuple[str, ...], line: str) -> None:
+    done = run(*words)
+    assert done.code == 2 and not done.out
+    assert any(shown.startswith(line) for shown in done.err.splitlines())
+
+
+def test_an_option_may_stand_before_or_behind_a_subcommand(run: Any) -> None:
+    for words in (("families", "show", "deepseek_v4"), ("backends", "explain", "cpu-portable")):
+        assert run(words[0], "--json", *words[1:]).out == run(*words, "--json").out
+        assert json.loads(run(*words, "--json").out)["schema"] == f"coli.{words[0]}/1"
+    assert "╭" in run("families", "show", "deepseek_v4").out
+    for words in (("--ascii", "show", "deepseek_v4"), ("show", "deepseek_v4", "--ascii")):
+        done = run("families", *words)
+        assert done.code == 0 and done.out.isascii()
+
+
+def test_notes_on_the_environment_are_shown_once(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLI_SOMETHING_ELSE", "1")
+    assert run("families", "show", "deepseek_v4").err.count("COLI_SOMETHING_ELSE") == 1
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["config", "show"], ["families", "--json"]])
+def test_closed_stdout_is_a_reason(arguments: list[str]) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "coli", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("coli: standard output: is closed")
+
+
+def test_closed_stdin_and_stderr_do_no_harm() -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", sys.executable, "-m", "coli", "run", "nowhere"],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2 and done.stdout == ""  # PROMPT is missing, and nobody is there to read it
+
+
+def test_ctrl_c_while_modules_load(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import builtins
+
+    from coli.cli import main
+
+    real = builtins.__import__
+
+    def interrupted(name: str, *rest: Any) -> Any:
+        if name == "coli.cli.failure":
+            raise KeyboardInterrupt
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    code = main(["--version"])
+    monkeypatch.undo()
+    assert code == 130 and capsys.readouterr().err == "\ninterrupted\n"
 
 
 def test_wrong_environment_does_not_hide_the_help(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,3 +192,13 @@ def test_terminal_without_utf8_gets_escapes() -> None:
 
 def test_runs_as_a_module() -> None:
     assert start("-m", "coli", "--version").stdout == f"coli {coli.__version__}\n"
+
+
+def test_no_more_threads_is_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    from coli.cli.failure import guarded
+
+    def action() -> int:
+        raise RuntimeError("can't start new thread")  # the words of threading.Thread.start
+
+    assert guarded(action, []) == 1
+    assert capsys.readouterr().err.startswith("coli: threads: the system has no more")

@@ -13,7 +13,7 @@ def test_text_goes_to_stdout_and_everything_else_to_stderr(run: Any, model: Any)
     done = run("run", "m", "Hello")
     assert (done.code, done.out) == (0, "It rains.\n")
     assert "[coli] backend=libcoli_cpu_x86_64_v4.so (cpu-x86-64-v4) device=cpu why=best" in done.err
-    assert "deepseek_v4" in done.err and "limit 12GiB, peak 5MiB" in done.err
+    assert "deepseek_v4" in done.err and "5MiB of 12GiB" in done.err
     assert "prompt 11 tokens in 0.50 s; answer 9 tokens in 0.25 s, 32.0 tokens/s; ended by length" in done.err
     assert model.closed == 1
 
@@ -76,6 +76,7 @@ def test_engine_settings_reach_open(run: Any, model: Any) -> None:
         "ram": 2 << 30,
         "backend": "cpu-portable",
         "plugins": None,
+        "text": True,
     }
     assert (search.selection, search.selection_origin) == ("cpu-portable", "--backend")
 
@@ -148,6 +149,10 @@ def test_explain_shows_every_fallback(run: Any, model: Any) -> None:
         (("run", "m", "x", "--top-p", "1.5"), "--top-p: is out of range"),
         (("run", "m", "x", "--treads", "2"), "No such option '--treads'"),
         (("run", "m", "x", "y"), "Got unexpected extra argument"),
+        (("run", "", "x"), "MODEL: is not a path"),
+        (("run", "m", "x", "--backend", ""), "--backend: is not a path"),
+        (("run", "m", "x", "--top-p", "0"), "--top-p: is out of range"),
+        (("run", "m", "x", "--stop", ""), "--stop: is an empty text"),
         (("rum",), "Did you mean run?"),
     ],
 )

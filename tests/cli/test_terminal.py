@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from coli.cli.terminal import Terminal
 
 
@@ -41,10 +43,10 @@ def test_progress_is_wiped_and_only_on_a_terminal() -> None:
     screen, file = Screen(True), Screen(False)
     for stream in (screen, file):
         terminal = Terminal(stream)
-        terminal.progress("reading", 1, 4)
-        terminal.progress("reading", 4, 4)
+        for done in (100, 101, 102, 400):  # of 400: 25 % three times
+            terminal.progress("reading", done, 400)
     assert file.getvalue() == ""
-    assert screen.getvalue().startswith("\rreading  25%\r") and screen.getvalue().endswith("\r")
+    assert screen.getvalue() == "\rreading  25%" + "\r" + " " * len("reading 100%") + " \r"
 
 
 def test_terminal_that_takes_ascii_only() -> None:
@@ -52,3 +54,19 @@ def test_terminal_that_takes_ascii_only() -> None:
     stream.encoding = "ascii"  # type: ignore[misc]
     Terminal(stream).table(("a",), [("b",)])
     assert stream.getvalue().isascii()
+
+
+def test_a_narrow_terminal_never_cuts_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    columns, rows = ("backend", "file"), [("cpu", "/a/path/of/thirty/characters/x"), ("gpu", "one\ntwo")]
+    narrow, pipe = Screen(True), Screen(False)
+    Terminal(narrow, color=False).table(columns, rows)
+    assert narrow.getvalue() == (
+        "backend  cpu\nfile     /a/path/of/thirty/characters/x\n\nbackend  gpu\nfile     one\n         two\n\n"
+    )
+    Terminal(pipe).table(columns, [("cpu", "x" * 300)])
+    assert "x" * 300 in pipe.getvalue() and "│" in pipe.getvalue()
+    monkeypatch.setenv("COLUMNS", "60")
+    wide = Screen(True)
+    Terminal(wide, color=False).table(columns, rows)
+    assert "│ cpu     │ /a/path/of/thirty/characters/x │" in wide.getvalue()

@@ -146,7 +146,8 @@ def write_sparse_flash(folder: Path, release: str = "flash") -> int:
 
 def _config(release: str) -> dict[str, object]:
     ratios = [0, 0] + [4 if layer % 2 == 0 else 128 for layer in range(2, 43)] + [0] * (1 if release == "flash" else 3)
-    return {
+    later = {} if release == "flash" else {"dspark_block_size": 5}
+    return later | {
         "architectures": ["DeepseekV4ForCausalLM"],
         "model_type": "deepseek_v4",
         "vocab_size": _VOCAB,

@@ -13,7 +13,7 @@ import safetensors.numpy
 from coli.engine.checkpoint import Checkpoint
 from coli.errors import CheckpointError
 from coli.families.registry import Registry
-from coli.families.roles import RoleTable
+from coli.families.roles import Inventory, RoleTable
 
 from .sparse_flash import FLASH_BYTES, FLASH_TENSORS, write_sparse_flash
 
@@ -147,6 +147,19 @@ def test_a_missing_shard_is_counted_by_name() -> None:
     assert error.code == "checkpoint.missing-shard"
     assert "1 of 3" in error.rule
     assert "model-00003-of-00003.safetensors" in str(error.observed)
+
+
+def test_a_missing_shard_of_a_cache_is_fetched_by_the_tool_that_owns_the_cache(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--some-lab--Some--Model" / "snapshots" / "1f"
+    snapshot.parent.mkdir(parents=True)
+    make(snapshot, TWO)
+    (snapshot / "model-00002-of-00002.safetensors").unlink()
+    assert "`hf download some-lab/Some--Model` fetches what is missing" in str(refusal(snapshot).fix)
+
+
+def test_a_repository_name_is_not_a_folder_and_says_how_to_get_one(tmp_path: Path) -> None:
+    assert "`hf download some-lab/Some-Model`" in str(refusal(Path("some-lab/Some-Model")).fix)
+    assert "hf download" not in str(refusal(tmp_path / "nothing").fix)
 
 
 def test_absent_and_misplaced_tensors_are_told_apart(tmp_path: Path) -> None:
@@ -356,6 +369,14 @@ def test_the_index_decides_between_two_files(tmp_path: Path) -> None:
     assert refusal(folder).code == "checkpoint.tensor-twice"
 
 
+def inventory(checkpoint: Checkpoint) -> tuple[str, Inventory]:
+    """Return the model's name and what the registry makes of every tensor."""
+    resolution = Registry.load(()).resolve(checkpoint.config, str(checkpoint.path))
+    found = RoleTable(resolution.descriptor).inventory(checkpoint.tensors)
+    found.require_known(str(checkpoint.path))
+    return resolution.name, found
+
+
 def test_flash_opens_from_its_headers_alone(tmp_path: Path) -> None:
     assert write_sparse_flash(tmp_path) == FLASH_BYTES
     with Checkpoint.open(tmp_path) as checkpoint:
@@ -365,6 +386,11 @@ def test_flash_opens_from_its_headers_alone(tmp_path: Path) -> None:
         assert checkpoint.notes == ()
         assert checkpoint["layers.42.ffn.experts.255.w2.weight"].shape == (4096, 1024)
         assert not checkpoint.read("hc_head_fn").any()
+        name, found = inventory(checkpoint)
+    assert name == "DeepSeek V4 Flash"
+    assert found.total_bytes == sum(kind.nbytes for kind in found.kinds.values()) == FLASH_BYTES
+    assert found.kinds["expert"].nbytes == 43 * 256 * 3 * (2048 * 2048 + 2048 * 128)
+    assert found.kinds["embedding"].nbytes == found.kinds["head"].nbytes == 129280 * 4096 * 2
 
 
 def test_the_later_flash_opens_with_its_three_draft_blocks(tmp_path: Path) -> None:
@@ -372,4 +398,9 @@ def test_the_later_flash_opens_with_its_three_draft_blocks(tmp_path: Path) -> No
     with Checkpoint.open(tmp_path) as checkpoint:
         assert len(checkpoint.shards) == 48
         assert sum(info.nbytes for info in checkpoint.tensors.values()) == total
-        assert {name.split(".")[1] for name in checkpoint.tensors if name.startswith("mtp.")} == {"0", "1", "2"}
+        drafts = {name: info.nbytes for name, info in checkpoint.tensors.items() if name.startswith("mtp.")}
+        assert {name.split(".")[1] for name in drafts} == {"0", "1", "2"}
+        name, found = inventory(checkpoint)
+    assert name == "DeepSeek V4 Flash (0731)"
+    assert found.total_bytes == sum(kind.nbytes for kind in found.kinds.values()) == total
+    assert found.kinds["draft"].nbytes == sum(drafts.values())

@@ -123,3 +123,15 @@ def test_the_report_lists_what_is_held() -> None:
 def test_planning_needs_no_numpy() -> None:
     code = "import sys, coli.engine.ledger, coli.engine.slab, coli.engine.store; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_is_held_already_is_counted_by_the_one_refusal() -> None:
+    ledger = Ledger({"ram": 100})
+    ledger.charge(Item("runtime", "ram", 90))
+    ledger.charge(Item("workspace", "ram", 30))
+    assert ledger.reserved("ram") == 120 and ledger.free("ram") == 0
+    with pytest.raises(BudgetError) as caught:
+        ledger.require([Item("weights", "ram", 50), Item("experts", "ram", 7, count=9, minimum=2)])
+    assert "runtime" in str(caught.value) and "weights" in str(caught.value)
+    with pytest.raises(BudgetError):
+        ledger.reserve(Item("weights", "ram", 1))

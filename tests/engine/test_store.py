@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import wait
 from functools import cache
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -262,6 +265,46 @@ def test_an_interruption_waits_for_the_readers_too(tmp_path: Path, monkeypatch: 
                 store.acquire(0, [0, 1, 2])
             assert running == []
         assert [content(held) for held in store.acquire(0, [0, 1, 2])] == [expected(0, i) for i in range(3)]
+        store.close()
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_ctrl_c_at_any_line_costs_neither_slabs_nor_bytes(tmp_path: Path, readers: int) -> None:
+    """The chat goes on after Ctrl-C: whatever line it cut, the next sequence finds a whole store."""
+    with Checkpoint.open(write(tmp_path, "released")) as checkpoint:
+        store, _ = make(checkpoint, 4, readers)
+        store.release(store.acquire(0, [0, 1, 2]))
+        lines = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal lines
+            if frame.f_code.co_filename != coli.engine.store.__file__:
+                return None
+            if event == "line":
+                lines -= 1
+                if lines == 0:
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        for cut in range(1, 1000):
+            layer, ids = cut % LAYERS, [cut % 5, cut % 5 + 1, cut % 5 + 3]
+            lines = cut
+            sys.settrace(trace)
+            try:
+                store.release(store.acquire(layer, ids))
+                whole = True
+            except KeyboardInterrupt:
+                whole = False
+            finally:
+                sys.settrace(before)
+            store.unpin_all()
+            held = store.acquire(layer, [0, 2, 5, 7])  # as many as there are slabs
+            assert [content(expert) for expert in held] == [expected(layer, expert) for expert in (0, 2, 5, 7)]
+            store.release(held)
+            if whole:
+                break
+        assert 30 < cut < 999
         store.close()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,12 @@ def test_file_values(file: Path, toml: str, name: str, value: object) -> None:
         "thinking = 1",
         'stop = "a"\nplugins = [1]',
         "model = 3",
+        "ram = 1e300",
+        "ram = 99999999999999999999",
+        'model = ""',
+        'model = "a\\u0000b"',
+        'stop = [""]',
+        "top_p = 0",
         "threads =",
         "threads = 1\nthreads = 2",
         "sed = 1",
@@ -103,6 +110,18 @@ def test_file_too_large_or_missing(file: Path, tmp_path: Path) -> None:
         resolved(file)
     with pytest.raises(UsageError, match="correct or unset COLI_CONFIG"):
         resolved(tmp_path / "none.toml")
+
+
+def test_a_pipe_is_no_settings_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for ever
+    with pytest.raises(UsageError, match="is a pipe"):
+        resolved(tmp_path / "pipe")
+    assert resolved(Path(os.devnull))["seed"] == 0  # a common way to say: none
+
+
+def test_settings_file_in_the_home_of_nobody() -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        resolve({}, Environment({"COLI_CONFIG": "~nobody-of-this-name/config.toml"}))
 
 
 def test_default_file_is_optional(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

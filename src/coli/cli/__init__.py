@@ -10,8 +10,11 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `coli` with ``arguments`` (default: those of the process) and return its exit code."""
-    from coli.cli.failure import guarded
-    from coli.cli.group import run_group
-
+    try:
+        from coli.cli.failure import guarded
+        from coli.cli.group import run_group
+    except KeyboardInterrupt:  # while the modules load nobody else is there to catch it
+        sys.stderr.write("\ninterrupted\n")
+        return 130
     given = list(sys.argv[1:] if arguments is None else arguments)
     return guarded(lambda: run_group(given), given)

@@ -14,30 +14,31 @@ from coli.cli.terminal import Terminal
 from coli.settings import Resolved
 
 if TYPE_CHECKING:
-    from coli.backends.trace import CandidateTrace
+    from pathlib import Path
+
+    from coli.backends.trace import Candidate, CandidateTrace
 
 __all__ = ["command"]
 
 
 @click.group("backends", invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
 @with_settings("backends")
-def command(settings: Resolved, as_json: bool) -> None:
+def command(settings: Resolved) -> None:
     """List compute backends, and explain which one is chosen."""
     ctx = click.get_current_context()
-    ctx.obj = settings
     if ctx.invoked_subcommand is not None:
         return
     from coli.backends.loader import refusal_of, survey
 
     search = backend_search(settings)
     trace = survey(search)
-    if as_json:
+    if settings["json"]:
         click.echo(json.dumps(trace.as_dict(), ensure_ascii=False, indent=2))
         if trace.chosen is None:
             ctx.exit(refusal_of(trace, search).exit_code)
         return
     terminal = Terminal.from_settings(sys.stdout, settings)
+    places = {place.path for place in trace.places}
     terminal.table(
         ("backend", "verdict", "reason", "from", "file"),
         [
@@ -46,7 +47,7 @@ def command(settings: Resolved, as_json: bool) -> None:
                 "chosen" if index == trace.chosen else "ok" if row.accepted else "refused",
                 _reason(row),
                 row.candidate.origin,
-                str(row.candidate.path),
+                _file(row.candidate, places),
             )
             for index, row in enumerate(trace.candidates)
         ],
@@ -57,18 +58,16 @@ def command(settings: Resolved, as_json: bool) -> None:
     terminal.line(f"{trace.candidates[trace.chosen].candidate.name}: {trace.why}")
 
 
-@command.command("explain")
+@command.command("explain", short_help="Show what every gate says of a library.")
 @click.argument("file", metavar="FILE")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
-@click.pass_context
-def explain(ctx: click.Context, file: str, as_json: bool) -> None:
+@with_settings("backends")
+def explain(settings: Resolved, file: str) -> None:
     """Show what every gate says of one library, by its file or its name. Exit code 5 when it is refused."""
     from coli.backends.loader import explain_selection
 
-    settings: Resolved = ctx.obj
     trace = explain_selection(file, backend_search(settings))
     row = trace.candidates[0]
-    if as_json:
+    if settings["json"]:
         click.echo(json.dumps(trace.as_dict(), ensure_ascii=False, indent=2))
     else:
         terminal = Terminal.from_settings(sys.stdout, settings)
@@ -79,7 +78,12 @@ def explain(ctx: click.Context, file: str, as_json: bool) -> None:
                 if text is not None:
                     terminal.facts([(" " * 21, f"{word}: {text}")])
     if not row.accepted:
-        ctx.exit(5)
+        click.get_current_context().exit(5)
+
+
+def _file(candidate: Candidate, places: set[Path]) -> str:
+    # The folders that were searched stand below the table; whole paths would fold in every row.
+    return candidate.path.name if candidate.path.parent in places else str(candidate.path)
 
 
 def _reason(row: CandidateTrace) -> str:

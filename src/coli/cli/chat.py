@@ -46,7 +46,7 @@ def command(settings: Resolved) -> None:
     path = model_path(settings)
     notes = Terminal.from_settings(sys.stderr, settings)
     output = Terminal.from_settings(sys.stdout, settings)
-    with open_model(settings, path, notes) as model:
+    with open_model(settings, path, notes, text=True) as model:
         show_found(model.facts(), notes)
         notes.note(describe_sampling(model.sampling(sampling_of(settings))))
         notes.note("/help lists the commands")
@@ -67,6 +67,8 @@ def _talk(model: Model, settings: Resolved, output: Terminal, notes: Terminal) -
         try:
             line = _read_message(interactive)
         except KeyboardInterrupt:
+            if not interactive:  # nobody is there to type /quit
+                raise
             output.line("\n(/quit or Ctrl-D leaves)")
             continue
         if line is None:
@@ -127,6 +129,8 @@ def _obey(line: str, conversation: Conversation, model: Model, notes: Terminal) 
         notes.line(f"saved to {rest}")
     elif name == "/stages":
         notes.stages(model.stage_rows())
+    elif name in ("/thinking", "/save"):
+        notes.line(f"{name} needs {'on or off' if name == '/thinking' else 'the name of a new file'}")
     else:
         notes.line(f"{line}: not a command; /help lists them")
     return True

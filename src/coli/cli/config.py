@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from coli.cli.group import help_without_command
 from coli.cli.options import with_settings
 from coli.cli.terminal import Terminal
 from coli.settings import SETTINGS, Resolved, Setting
@@ -15,12 +16,14 @@ from coli.settings import SETTINGS, Resolved, Setting
 __all__ = ["command"]
 
 
-@click.group("config")
-def command() -> None:
+@click.group("config", invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
     """Show settings and where each comes from."""
+    help_without_command(ctx)
 
 
-@command.command("show")
+@command.command("show", short_help="Show the value of every setting.")
 @click.option("--origin", is_flag=True, help="Also say where each value comes from and how to set it.")
 @with_settings("config")
 def show(settings: Resolved, origin: bool) -> None:
@@ -34,15 +37,13 @@ def show(settings: Resolved, origin: bool) -> None:
     standing = [setting for setting in SETTINGS if setting.variable or setting.toml_key]
     if origin:
         terminal.table(
-            ("setting", "value", "from", "option", "variable", "TOML key"),
+            ("setting", "value", "from", "set with (option, variable, TOML key)"),
             [
                 (
                     setting.name,
                     _show(setting, settings),
                     _origin(setting, settings),
-                    setting.option or "-",
-                    setting.variable or "-",
-                    setting.toml_key or "-",
+                    ", ".join((setting.option or "-", setting.variable or "-", setting.toml_key or "-")),
                 )
                 for setting in standing
             ],

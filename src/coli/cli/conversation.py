@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from coli.errors import UsageError
+from coli.paths import user_path
 
 __all__ = ["Conversation"]
 
@@ -41,7 +41,7 @@ class Conversation:
 
     def save(self, name: str) -> None:
         """Write the conversation as JSON to the new file ``name``. Raises UsageError when that cannot be done."""
-        path = Path(name).expanduser()
+        path = user_path(name)
         text = json.dumps({"system": self.system, "messages": self._turns}, ensure_ascii=False, indent=2) + "\n"
         try:
             with path.open("x", encoding="utf-8") as stream:

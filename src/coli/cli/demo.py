@@ -28,7 +28,7 @@ def command(settings: Resolved) -> None:
     """Run the small packaged model: what was found, a paragraph of text, where the time went."""
     path = demo_model()
     output = Terminal.from_settings(sys.stderr if settings["json"] else sys.stdout, settings)
-    with open_model(settings, path, Terminal.from_settings(sys.stderr, settings)) as model:
+    with open_model(settings, path, Terminal.from_settings(sys.stderr, settings), text=True) as model:
         output.facts([("model", str(path))])
         show_found(model.facts(), output)
         ids = model.encode(model.render([{"role": "user", "content": _PROMPT}], thinking=False))

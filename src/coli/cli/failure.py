@@ -24,9 +24,14 @@ def guarded(action: Callable[[], int], arguments: Sequence[str]) -> int:
 
     With `--json` in ``arguments`` the refusal is also one document on stdout: {"schema": ..., "error": {...}}.
     """
+    closed = _open_missing_streams()
     _make_streams_safe()
     try:
         try:
+            if "stdout" in closed:
+                raise ColiError(
+                    "standard output", "is closed", fix="leave it open, or send it to /dev/null", code="os.closed"
+                )
             code = action()
             sys.stdout.flush()  # a full disk must be seen here, not when the interpreter shuts down
             return code
@@ -82,6 +87,11 @@ def _describe(error: Exception) -> tuple[str, dict[str, str | int | None], int]:
         subject = str(error.filename) if error.filename is not None else "output"
         refusal = ColiError(subject, os.strerror(error.errno), fix=_OS_FIXES.get(error.errno), code="os")
         return f"coli: {refusal.text()}", refusal.as_dict(), EXIT_FAILED
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        refusal = ColiError(
+            "threads", "the system has no more", fix="raise its limits (ulimit -u, -v)", code="os.threads"
+        )
+        return f"coli: {refusal.text()}", refusal.as_dict(), EXIT_FAILED
     if isinstance(error, MemoryError):
         refusal = ColiError("memory", "the system has no more", fix="set a lower --ram or --ctx", code="os.memory")
         return f"coli: {refusal.text()}", refusal.as_dict(), EXIT_FAILED
@@ -125,6 +135,25 @@ def _debugging() -> bool:
 
     # Read directly: the settings may be what failed.
     return Environment().get("COLI_DEBUG") not in (None, "", "0", "no", "off", "false")
+
+
+def _open_missing_streams() -> list[str]:
+    """Put the null device where the caller closed a standard stream; return the names of those.
+
+    Otherwise the next file that is opened, a weight file for example, gets the number that native code writes to.
+    """
+    closed = []
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            with contextlib.suppress(OSError):
+                opened = os.open(os.devnull, os.O_RDWR)
+                if opened != number:
+                    os.dup2(opened, number)
+                    os.close(opened)
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+            closed.append(name)
+    return closed
 
 
 def _make_streams_safe() -> None:

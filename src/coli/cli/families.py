@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coli.cli.options import with_settings
+from coli.errors import CheckpointError
 from coli.settings import Resolved
 
 if TYPE_CHECKING:
@@ -20,21 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
-
 
 @click.group("families", invoke_without_command=True)
-@_JSON
 @with_settings("families")
-def command(settings: Resolved, as_json: bool) -> None:
+def command(settings: Resolved) -> None:
     """List model families and plugins, or explain how a model resolves."""
-    ctx = click.get_current_context()
-    if ctx.invoked_subcommand:
-        ctx.obj = (settings, as_json)
+    if click.get_current_context().invoked_subcommand:
         return
     registry = _registry(settings)
     verdicts = _verdicts(registry)
-    if as_json:
+    if settings["json"]:
         _print_json(
             families=[_family_record(f, verdicts.get(f.descriptor.id)) for f in registry.families()],
             refused=[_refusal_record(r) for r in registry.refused()],
@@ -58,17 +55,15 @@ def command(settings: Resolved, as_json: bool) -> None:
         terminal.line(f"{refusal.provider.text()} refused: {refusal.reason}")
 
 
-@command.command("show")
+@command.command("show", short_help="Show what a family declares.")
 @click.argument("family_id", metavar="ID")
-@_JSON
-@click.pass_context
-def show(ctx: click.Context, family_id: str, as_json: bool) -> None:
+@with_settings("families")
+def show(settings: Resolved, family_id: str) -> None:
     """Show what a family declares: types, variants, stages, tensor roles."""
-    settings, group_json = ctx.obj
     registry = _registry(settings)
     family = registry.get(family_id)
     verdict = _verdicts(registry, family_id).get(family_id)
-    if as_json or group_json:
+    if settings["json"]:
         _print_json(family=_family_record(family, verdict, whole=True))
         return
     d = family.descriptor
@@ -97,17 +92,15 @@ def show(ctx: click.Context, family_id: str, as_json: bool) -> None:
         terminal.table(("role", "tensors"), [(r.kind, "\n".join([*r.names, *r.scales])) for r in d.roles])
 
 
-@command.command("explain")
+@command.command("explain", short_help="Say why a model resolves, or why not.")
 @click.argument("model_or_type", metavar="MODEL_OR_TYPE")
-@_JSON
-@click.pass_context
-def explain(ctx: click.Context, model_or_type: str, as_json: bool) -> int:
+@with_settings("families")
+def explain(settings: Resolved, model_or_type: str) -> int:
     """Explain why a checkpoint or a model type resolves, or why not."""
-    settings, group_json = ctx.obj
     registry = _registry(settings)
     explanation, facts, notes = _explain(registry, model_or_type)
     code = explanation.error.exit_code if explanation.error else 0
-    if as_json or group_json:
+    if settings["json"]:
         resolution = explanation.resolution
         _print_json(
             subject=explanation.subject,
@@ -159,12 +152,21 @@ def _explain(registry: Registry, subject: str) -> tuple[Explanation, ConfigFacts
     # A word that is a known type is a type, even when a folder of that name is here.
     explanation = registry.explain(subject)
     path = Path(subject)
+    if not subject.strip() or (("/" in subject or os.sep in subject) and not path.exists()):
+        raise CheckpointError(
+            subject,
+            "this is neither a model type nor a folder or file that is there",
+            fix="give a model type such as deepseek_v4, or the folder that holds config.json",
+            code="checkpoint.no-folder",
+        )
     if explanation.resolution or not path.exists():
         return explanation, None, []
+    from coli.engine.location import child, find_snapshot
     from coli.families.config_facts import config_facts
     from coli.families.config_file import read_config
 
-    config = read_config(path)
+    # What `coli run` takes as a model is one here too, and a config.json alone besides.
+    config = read_config(path if path.suffix == ".json" else child(find_snapshot(path), "config.json"))
     facts = config_facts(config.data, str(config.path))
     return registry.explain(config.data, str(config.path)), facts, [*config.notes, *facts.notes]
 

@@ -8,9 +8,10 @@ from typing import cast
 
 import click
 
+from coli.cli.failure import EXIT_USAGE
 from coli.settings.names import nearest
 
-__all__ = ["COMMANDS", "run_group"]
+__all__ = ["COMMANDS", "help_without_command", "run_group"]
 
 # Name of the command and of its module in coli.cli, whose attribute `command` is the click command.
 COMMANDS = {
@@ -18,10 +19,21 @@ COMMANDS = {
     "chat": "Talk with a model.",
     "demo": "Show that this installation works, with the packaged model.",
     "verify": "Compare a checkpoint with recorded reference results.",
+    "build": "Compile backend libraries for this machine.",
     "families": "List model families, and explain how a model resolves.",
     "backends": "List compute backends, and explain which one is chosen.",
     "config": "Show settings and where each comes from.",
 }
+
+
+def help_without_command(ctx: click.Context) -> None:
+    """Show a group's help on stderr and end with exit code 2 when no command was given.
+
+    Releases of click differ in what they do then; one makes the help one long line of an error.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(EXIT_USAGE)
 
 
 class _LazyGroup(click.Group):
@@ -59,6 +71,7 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) 
 
 @click.group(
     cls=_LazyGroup,
+    invoke_without_command=True,
     help="Run mixture-of-experts language models that do not fit the machine.",
     epilog="Start with: coli demo",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
@@ -66,8 +79,9 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) 
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
 )
-def _group() -> None:
-    pass
+@click.pass_context
+def _group(ctx: click.Context) -> None:
+    help_without_command(ctx)
 
 
 def run_group(arguments: Sequence[str]) -> int:

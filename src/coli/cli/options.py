@@ -12,11 +12,14 @@ from coli.settings import SETTINGS, Setting, resolve
 
 __all__ = ["with_settings"]
 
+_GIVEN = "coli.options"  # in the context of click: what the group of a subcommand was given
+
 
 def with_settings(reader: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command every option that lists ``reader``, and pass it ``settings=Resolved``.
 
-    A command argument that is the name of a setting (MODEL) counts as its option.
+    A command argument that is the name of a setting (MODEL) counts as its option. An option may stand before or behind
+    the name of a subcommand: `coli families --ascii show ID` is `coli families show ID --ascii`.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -24,12 +27,17 @@ def with_settings(reader: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
         @functools.wraps(function)
         def wrapper(**parameters: Any) -> Any:
+            meta = click.get_current_context().meta
+            outer: dict[str, Any] = meta.get(_GIVEN, {})
             options = {setting.name: parameters.pop(setting.name) for setting in mine}
             if "model" in parameters:
                 options["model"] = parameters.pop("model")
+            options = outer | {name: value for name, value in options.items() if value not in (None, ())}
             settings = resolve(options)
-            for note in settings.notes:
-                click.echo(f"note: {note}", err=True)
+            if _GIVEN not in meta:  # the group of a subcommand has shown them
+                for note in settings.notes:
+                    click.echo(f"note: {note}", err=True)
+            meta[_GIVEN] = options
             return function(settings=settings, **parameters)
 
         decorated: Callable[..., Any] = wrapper
@@ -48,5 +56,5 @@ def _option(setting: Setting, option: str) -> Callable[[Callable[..., Any]], Cal
     shown = setting.unset if setting.default is None else kind.show(setting.default)
     help_text = f"{setting.help}  [default: {shown}]" if shown not in ("", "-") else setting.help
     return click.option(
-        option, setting.name, metavar=kind.metavar, multiple=kind.multiple, default=None, help=help_text
+        *option.split(", "), setting.name, metavar=kind.metavar, multiple=kind.multiple, default=None, help=help_text
     )

@@ -40,7 +40,13 @@ def _read_stdin() -> str:
     if len(data) > _LIMIT:
         raise UsageError("standard input", "is too long for a prompt", expected="at most 64MiB", code="usage.prompt")
     if not data:
-        raise UsageError("PROMPT", "is missing", observed="empty standard input", code="usage.prompt")
+        raise UsageError(
+            "PROMPT",
+            "is missing",
+            observed="empty standard input",
+            fix="write it after MODEL, or pipe it in",
+            code="usage.prompt",
+        )
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -41,7 +41,7 @@ def command(settings: Resolved, prompt: str | None) -> None:
     asked = any(settings.origin(name).kind == "option" for name in ("system", "thinking"))
     text = read_prompt(prompt, has_ids=ids is not None, has_chat_options=asked, raw=settings["raw"])
     terminal = Terminal.from_settings(sys.stderr, settings)
-    with open_model(settings, path, terminal) as model:
+    with open_model(settings, path, terminal, text=text is not None) as model:
         show_found(model.facts(), terminal)
         prompt_ids = list(ids) if text is None else _encode(model, text, settings)
         terminal.note(describe_sampling(model.sampling(sampling_of(settings))))

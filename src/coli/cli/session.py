@@ -72,10 +72,12 @@ class Model(Protocol):
     def stage_rows(self) -> list[dict[str, Any]]: ...
 
 
-def open_model(settings: Resolved, path: str | Path, terminal: Terminal) -> AbstractContextManager[Model]:
+def open_model(
+    settings: Resolved, path: str | Path, terminal: Terminal, *, text: bool
+) -> AbstractContextManager[Model]:
     """Open the checkpoint at ``path`` with the settings' threads, memory and backend.
 
-    ``terminal`` shows how far reading the weights is, and every new fallback.
+    ``terminal`` shows how far reading the weights is, and every new fallback. ``text``: a tokenizer is needed.
     """
     import coli
 
@@ -88,6 +90,7 @@ def open_model(settings: Resolved, path: str | Path, terminal: Terminal) -> Abst
         backend=settings["backend"],
         search=backend_search(settings),
         plugins=settings["plugins"],
+        text=text,
         progress=lambda done, total: terminal.progress("reading weights", done, total),
         tell=lambda fallback: terminal.line(
             f"[coli] fallback: {fallback.stage}: {fallback.backend} declined: {fallback.reason}"
@@ -100,11 +103,13 @@ def backend_search(settings: Resolved) -> Search:
     """Return where backends are looked for, and which one was asked for, by whom."""
     from coli.backends.candidates import default_search
 
+    environment = Environment()
     return default_search(
         settings["backend"],
         settings.origin("backend").text,
         settings["backend_path"],
-        Environment().library_path(),
+        environment.library_path(),
+        environment.for_tools(),
     )
 
 
@@ -148,29 +153,20 @@ def banner(facts: Mapping[str, Any]) -> str:
 def show_found(facts: Mapping[str, Any], terminal: Terminal) -> None:
     """Show what a model's opening found: the backend and why, family, context, memory."""
     terminal.note(banner(facts))
-    terminal.facts(describe_facts({name: value for name, value in facts.items() if name != "backend"}))
+    terminal.facts(describe_facts(facts))
 
 
 def describe_facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return `(name, value)` lines. Keys that end in `_bytes` are shown as sizes, lists of records not at all."""
-    lines = []
-    for name, value in facts.items():
-        text = _describe(name, value)
-        if text:
-            lines.append((name, text))
-    return lines
-
-
-def _describe(name: str, value: Any) -> str:
-    if isinstance(value, Mapping):
-        parts = ((key, _describe(key, item)) for key, item in value.items())
-        return ", ".join(f"{key.removesuffix('_bytes')} {text}" for key, text in parts if text)
-    if isinstance(value, (list, tuple)):
-        # Lists of records (ledger items, traces) are for --json; a line cannot hold them.
-        return "" if any(isinstance(item, Mapping) for item in value) else ", ".join(map(str, value))
-    if name.endswith("_bytes") and isinstance(value, int):
-        return render_size(value)
-    return "not known" if value is None else str(value)
+    """Return `(name, value)` lines: family, context, memory."""
+    memory = facts["memory"]
+    limit = memory["ram_limit_bytes"]
+    held, experts = memory["expert_slabs"], memory["experts"]
+    return [
+        ("family", f"{facts['family']} ({facts['variant']})"),
+        ("context", f"{facts['context']} positions, prefill in chunks of {facts['prefill_chunk']}"),
+        ("memory", f"{render_size(memory['ram_reserved_bytes'])}" + (f" of {render_size(limit)}" if limit else "")),
+        ("experts", f"{'all' if held == experts else held} of {experts} fit in memory"),
+    ]
 
 
 def describe_timing(prompt_tokens: int, answer: Answer) -> str:

@@ -23,6 +23,7 @@ class Terminal:
         self._ascii = ascii or not _takes_box_characters(stream)
         self._color = color and stream.isatty()
         self._console: Console | None = None
+        self._progress = ""
 
     @classmethod
     def from_settings(cls, stream: IO[str], settings: Resolved) -> Terminal:
@@ -46,9 +47,12 @@ class Terminal:
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Show how far something is, on a terminal only; the line is wiped when it is done."""
-        if self._stream.isatty():
-            wiped = "\r" + " " * (len(what) + 6) + "\r"
-            self._stream.write(wiped if done >= total else f"\r{what} {100 * done // total:3}%")
+        if not self._stream.isatty():
+            return
+        shown = "\r" + " " * (len(what) + 6) + "\r" if done >= total else f"\r{what} {100 * done // total:3}%"
+        if shown != self._progress:  # told after every tensor: a slow terminal would be the bottleneck
+            self._progress = shown
+            self._stream.write(shown)
             self._stream.flush()
 
     def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
@@ -58,21 +62,36 @@ class Terminal:
         from rich.text import Text
 
         for name, value in pairs:
-            self._print(Text.assemble((f"{name:<{width}}", "bold"), "  ", value))
+            # Further lines of a value stand below its first one.
+            self._print(
+                Text.assemble((f"{name:<{width}}", "bold"), "  ", value.replace("\n", "\n" + " " * (width + 2)))
+            )
 
     def table(
         self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: frozenset[str] = frozenset()
     ) -> None:
-        """Write a table. ``numeric`` names the columns that are aligned to the right."""
+        """Write a table. ``numeric`` names the columns that are aligned to the right.
+
+        No word is cut, since somebody may want to copy a path or a name: where a terminal is too narrow, each row
+        becomes a block of `column  value` lines; what is not a terminal gets a wider table.
+        """
         from rich import box
         from rich.table import Table
         from rich.text import Text
 
+        rows = [tuple(row) for row in rows]
+        least = _least_width(columns, rows)
+        if self._stream.isatty() and self._rich().width < least:
+            for row in rows:
+                self.facts([pair for pair in zip(columns, row, strict=True) if pair[1]])
+                self.line()
+            return
         table = Table(box=box.ASCII if self._ascii else box.ROUNDED, header_style="bold", show_edge=True)
         for column in columns:
             table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
         for row in rows:
             table.add_row(*(Text(cell) for cell in row))
+        self._rich().width = max(self._rich().width, least)
         self._print(table)
 
     def stages(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -98,7 +117,7 @@ class Terminal:
             for fallback in row["fallbacks"]:
                 self.line(f"{row['stage']}: {fallback['backend']} declined {fallback['count']}x: {fallback['reason']}")
 
-    def _print(self, what: Any) -> None:
+    def _rich(self) -> Console:
         if self._console is None:
             from rich.console import Console
 
@@ -113,8 +132,21 @@ class Terminal:
                 markup=False,
                 soft_wrap=False,
             )
-        self._console.print(what, soft_wrap=not hasattr(what, "columns"))
+        return self._console
+
+    def _print(self, what: Any) -> None:
+        self._rich().print(what, soft_wrap=not hasattr(what, "columns"))
         self._stream.flush()
+
+
+def _least_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Return the columns of a terminal that a table needs without cutting a word."""
+    from rich.cells import cell_len
+
+    words = [
+        [cell_len(word) for text in column for word in text.split()] for column in zip(columns, *rows, strict=True)
+    ]
+    return sum(max(lengths, default=0) + 3 for lengths in words) + 1  # a border and two spaces each
 
 
 def _takes_box_characters(stream: IO[str]) -> bool:

@@ -40,7 +40,7 @@ def command(settings: Resolved) -> int:
     references = read_reference(Path(settings["reference"]))
     progress = Terminal.from_settings(sys.stderr, settings)
     rows = []
-    with open_model(settings, path, progress) as model:
+    with open_model(settings, path, progress, text=False) as model:
         progress.note(banner(model.facts()))
         for number, reference in enumerate(references, 1):
             rows.append(compare(model, reference))

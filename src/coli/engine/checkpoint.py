@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -43,7 +44,7 @@ class _Index(msgspec.Struct):
 
 
 class Checkpoint:
-    """An open checkpoint. ``tensors``: name to place, as in the files until `rename`. ``notes``: odd but harmless things.
+    """An open checkpoint. ``tensors``: names to places, those of the files until `rename`. ``notes``: oddities.
 
     A context manager. Reads may come from several threads; a file is opened at its first read, so at most one
     descriptor a shard is held. ``config`` and ``generation_config`` are the decoded files (None when there is no
@@ -66,6 +67,8 @@ class Checkpoint:
         self.shards = tuple(shards)
         self.notes = tuple(notes)
         self._descriptors: dict[Path, int] = {}
+        # A checkpoint that is dropped without close must not keep its files.
+        weakref.finalize(self, _close_all, self._descriptors)
         self._lock = threading.Lock()
         self._closed = False
 
@@ -199,9 +202,12 @@ class Checkpoint:
         """Close the files. No read may be running; later ones raise ValueError."""
         with self._lock:
             self._closed = True
-            for descriptor in self._descriptors.values():
-                os.close(descriptor)
-            self._descriptors.clear()
+            _close_all(self._descriptors)
+
+
+def _close_all(descriptors: dict[Path, int]) -> None:
+    while descriptors:
+        os.close(descriptors.popitem()[1])
 
 
 def _read_config(folder: Path, name: str, notes: list[Note]) -> dict[str, Any]:
@@ -291,14 +297,25 @@ def _read_headers(folder: Path, names: Sequence[str]) -> dict[str, Header]:
                 f"{len(missing)} of {len(names)} weight files are missing",
                 observed=f"not there: {', '.join(missing[:20])}"
                 + (f" and {len(missing) - 20} more" if len(missing) > 20 else ""),
-                fix=f"download just {'that file' if len(missing) == 1 else 'those files'}, for example "
-                f"`hf download REPOSITORY {missing[0]} --local-dir {folder}`",
+                fix=_how_to_fetch(folder, missing),
                 code="checkpoint.missing-shard",
             )
         )
     if problems:
         raise _combined(folder, problems)
     return headers
+
+
+def _how_to_fetch(folder: Path, missing: Sequence[str]) -> str:
+    repository = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and repository.startswith("models--"):
+        # In a cache the hub's own tool knows the place; files copied beside its links would be a second truth.
+        name = repository.removeprefix("models--").replace("--", "/", 1)
+        return f"`hf download {name}` fetches what is missing; what is there is kept"
+    return (
+        f"download just {'that file' if len(missing) == 1 else 'those files'}, for example "
+        f"`hf download REPOSITORY {missing[0]} --local-dir {folder}`"
+    )
 
 
 def _combined(folder: Path, problems: Sequence[CheckpointError]) -> CheckpointError:

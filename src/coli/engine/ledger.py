@@ -85,7 +85,16 @@ class Ledger:
                 if fitting < (item.minimum or item.count):
                     raise self._refusal(item.tier, item.name, item.least_bytes(tokens))
                 count = fitting
-        grant = Grant(item, count, unit * count)
+        return self._hold(tier, Grant(item, count, unit * count))
+
+    def charge(self, item: Item) -> Grant:
+        """Note what is held already or has no smaller form, even beyond the limit: the next `require` counts it.
+
+        So one refusal names everything, instead of one item after the other.
+        """
+        return self._hold(self._tiers.setdefault(item.tier, _Tier(None)), Grant(item, item.count, item.total_bytes()))
+
+    def _hold(self, tier: _Tier, grant: Grant) -> Grant:
         tier.reserved += grant.nbytes
         tier.peak = max(tier.peak, tier.reserved)
         tier.grants.append(grant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,16 @@ from coli.errors import CheckpointError
 __all__ = ["child", "find_snapshot", "readable"]
 
 _REVISION = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
+_REPOSITORY = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*/[0-9A-Za-z][0-9A-Za-z._-]*")  # owner/name, as hubs have it
+_GGUF = "GGUF is not read: download the release of the model that has config.json and .safetensors files"
 _TEXT_LINK = re.compile(rb"\.\./\.\./blobs/([0-9a-f]{40,64})\s*")
+
+
+_FIXES = {
+    errno.EACCES: "check the permissions of the file and its folders",
+    errno.EMFILE: "raise the limit on open files (ulimit -n): a model needs one for each weight file",
+    errno.EIO: "check the disk: it reports an error",
+}
 
 
 @contextmanager
@@ -23,7 +33,11 @@ def readable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointError(
-            str(path), "it cannot be read", observed=error.strerror or str(error), code="checkpoint.unreadable"
+            str(path),
+            "it cannot be read",
+            observed=error.strerror or str(error),
+            fix=_FIXES.get(error.errno or 0),
+            code="checkpoint.unreadable",
         ) from error
 
 
@@ -43,14 +57,16 @@ def _find(path: Path) -> Path:
             str(path),
             "the model folder does not exist",
             observed=f"a link to {path.readlink()}, which is not there" if dangling else None,
-            fix="give the folder that holds config.json",
+            fix=f"coli downloads nothing: `hf download {path}` fetches a model and prints its folder"
+            if _REPOSITORY.fullmatch(str(path))
+            else "give the folder that holds config.json",
             code="checkpoint.no-folder",
         )
     if not path.is_dir():
         raise CheckpointError(
             str(path),
             "a model is a folder with config.json and its weight files, not one file",
-            fix=f"give the folder: {path.parent}",
+            fix=_GGUF if path.suffix == ".gguf" else f"give the folder: {path.parent}",
             code="checkpoint.not-a-folder",
         )
     if os.path.lexists(path / "config.json"):
@@ -69,12 +85,14 @@ def _find(path: Path) -> Path:
             fix=f"give one of them, for example {models[0]}",
             code="checkpoint.many-models",
         )
+    present = sorted(entry.name for entry in path.iterdir())
+    has_gguf = any(name.endswith(".gguf") for name in present)
     raise CheckpointError(
         str(path),
         "the folder has no config.json",
-        observed=_listed(sorted(entry.name for entry in path.iterdir())) or "an empty folder",
+        observed=_listed(present) or "an empty folder",
         expected="config.json, tokenizer.json and .safetensors files",
-        fix="give the folder that holds config.json, or download the rest of the model",
+        fix=_GGUF if has_gguf else "give the folder that holds config.json, or download the rest of the model",
         code="checkpoint.no-config",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coli.backends import _host
+from coli.backends.abi.structs import workspace_bytes
 from coli.backends.candidates import default_search
 from coli.backends.dispatch import Dispatcher, Fallback
 from coli.backends.loader import Loaded, load
@@ -21,13 +23,16 @@ from coli.engine.generation import TextStream, TokenStream, eos_ids_of
 from coli.engine.host_cpu import default_threads
 from coli.engine.host_memory import probe_host_memory, resident_bytes
 from coli.engine.ledger import Item, Ledger
+from coli.engine.location import child, find_snapshot
 from coli.engine.sampling import Sampler, SamplingChoice, resolve_sampling
 from coli.engine.tokenizer import Tokenizer
 from coli.errors import CheckpointError, UsageError
+from coli.families.config_file import read_config
 from coli.families.probe import load_engine
 from coli.families.registry import Registry, Resolution
 from coli.families.roles import RoleTable
 from coli.paths import cache_folder
+from coli.settings.environment import Environment
 from coli.units import parse_size
 
 if TYPE_CHECKING:
@@ -43,12 +48,15 @@ _BYTES_PER_LOGIT = 4 + 6 * 8
 # Left alone when no --ram says otherwise: other programs breathe, and reads go through the page cache.
 _LEFT_FREE_SHARE = 16
 _LEFT_FREE_LEAST_BYTES = 512 << 20
-# The workspace that a backend takes for any size of stage: COLI_WORKSPACE_BYTES in coli_backend.h.
-_WORKSPACE_BYTES, _WORKSPACE_BYTES_PER_THREAD = 8 << 20, 2 << 20
+_RUNTIME_STEP_BYTES = 4 << 20
 
 
 class Model:
-    """One model that holds one sequence at a time. A context manager; `close` is idempotent."""
+    """One model that holds one sequence at a time. A context manager; `close` is idempotent.
+
+    Threads may share it: their passes take turns. An iterator whose sequence was replaced by another one refuses to go
+    on, and every pass over a closed model raises ValueError.
+    """
 
     def __init__(
         self,
@@ -72,6 +80,9 @@ class Model:
         self._loaded = loaded
         self._ledger = ledger
         self._resources = resources
+        self._turn = threading.Lock()
+        self._sequence: _Sequence | None = None
+        self._closed = False
 
     # -- text
 
@@ -105,9 +116,7 @@ class Model:
         Raises UsageError for ids outside the vocabulary or more than the context holds.
         """
         tokens = _token_array(ids)
-        self.engine.reset()
-        rows: Floats = self.engine.forward(tokens, 0, len(tokens) if last is None else max(0, last))
-        return rows
+        return _Sequence(self._forward).forward(tokens, 0, len(tokens) if last is None else max(0, last))
 
     def generate(
         self,
@@ -146,15 +155,35 @@ class Model:
 
     def _tokens(self, ids: Sequence[int], max_tokens: int, choice: SamplingChoice, ignore_eos: bool) -> TokenStream:
         eos = frozenset() if ignore_eos else eos_ids_of(self.checkpoint.generation_config, dict(self.resolution.text))
-        self.engine.reset()
         return TokenStream(
-            self.engine,
+            _Sequence(self._forward),
             _token_array(ids).tolist(),
             Sampler(choice.options, exp=_host.exp),
             max_tokens=max_tokens,
             context=self.engine.context,
             eos_ids=eos,
         )
+
+    def _forward(self, sequence: _Sequence, ids: Sequence[int] | npt.NDArray[Any], position: int, want: int) -> Floats:
+        with self._turn:
+            self._require_open()
+            if position == 0:
+                self.engine.reset()
+                self._sequence = sequence
+            elif self._sequence is not sequence:
+                # The caches hold the other sequence: going on would give an answer to its prompt.
+                raise UsageError(
+                    "this iterator",
+                    "a model holds one sequence at a time, and another one was started",
+                    fix="finish one answer before the next, or open the model twice",
+                    code="usage.sequence",
+                )
+            rows: Floats = self.engine.forward(ids, position, want)
+            return rows
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"{self.checkpoint.path}: the model is closed")
 
     # -- what is going on
 
@@ -169,7 +198,7 @@ class Model:
             "backend": {
                 "name": self._loaded.name,
                 "path": str(self._loaded.path),
-                "device": "cpu",
+                "device": self._loaded.device,
                 "threads": self.threads,
                 "numerics": "exact",
                 "why": self._loaded.trace.why,
@@ -181,6 +210,7 @@ class Model:
                 "ram_reserved_bytes": report["reserved_bytes"],
                 "resident_bytes": resident_bytes(),
                 "expert_slabs": experts.capacity,
+                "experts": len(experts),
                 "expert_hits": statistics.hits,
                 "expert_misses": statistics.misses,
                 "expert_read_bytes": statistics.bytes_read,
@@ -193,16 +223,29 @@ class Model:
         return self._dispatcher.rows()
 
     def close(self) -> None:
-        """Release memory, threads and files. Idempotent."""
-        self._resources.close()
+        """Release memory, threads and files, after the pass that another thread may be in. Idempotent."""
+        with self._turn:
+            self._closed = True
+            self._resources.close()
 
     def __enter__(self) -> Model:
+        self._require_open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _Sequence:
+    """One run of an engine from position 0 on; the model knows by it whether the caches are still its own."""
+
+    def __init__(self, forward: Callable[[_Sequence, Sequence[int] | npt.NDArray[Any], int, int], Floats]) -> None:
+        self._forward = forward
+
+    def forward(self, ids: Sequence[int] | npt.NDArray[Any], position: int, want: int) -> Floats:
+        return self._forward(self, ids, position, want)
 
 
 class _Silence:
@@ -222,38 +265,44 @@ def open_model(
     backend: str | None = None,
     search: Search | None = None,
     plugins: Sequence[str] | None = None,
+    text: bool = False,
     progress: Callable[[int, int], None] | None = None,
     tell: Callable[[Fallback], None] | None = None,
 ) -> Model:
     """Open a checkpoint folder.
 
-    `threads`: None takes the physical cores. `context`: positions that prompt and answer may fill; None takes what
-    the model was made for. `prefill_chunk`: prompt tokens computed at once. `ram`: hard limit in bytes, or a size
-    such as "12GiB". `backend`: a name or a library file. `search`: where backends are looked for. `plugins`: allow
-    list of family plugins. `progress` is told (bytes done, bytes in all) while resident weights are read, `tell`
-    every new fallback once. None of these changes a bit of the result.
+    `threads`: None takes the physical cores that this process may use. `context`: positions that prompt and answer may
+    fill; None takes what the model was made for. `prefill_chunk`: prompt tokens computed at once. `ram`: hard limit in
+    bytes, or a size such as "12GiB". `backend`: a name or a library file. `search`: where backends are looked for.
+    `plugins`: allow list of family plugins. `text`: refuse a model without a tokenizer before its weights are read.
+    `progress` is told (bytes done, bytes in all) while resident weights are read, `tell` every new fallback once. None
+    of these changes a bit of the result.
 
     Raises CheckpointError, FamilyError, BackendRefused, BudgetError, UsageError; nothing stays open after an error.
     """
     with ExitStack() as resources:
-        checkpoint = resources.enter_context(Checkpoint.open(path))
-        resolution = Registry.load(None if plugins is None else tuple(plugins)).resolve(
-            checkpoint.config, str(checkpoint.path / "config.json")
-        )
-        resolution.require_engine(str(checkpoint.path / "config.json"))
-        checkpoint.rename(RoleTable(resolution.descriptor).canonical)
+        # What costs nothing comes first: nobody should fetch the rest of 160 GB, or wait for the dense weights, to
+        # learn that no engine runs this model or that its tokenizer is missing.
+        folder = find_snapshot(Path(path))
+        config = read_config(child(folder, "config.json"))
+        resolution = Registry.load(None if plugins is None else tuple(plugins)).resolve(config.data, str(config.path))
+        resolution.require_engine(str(config.path))
         engine_class = load_engine(resolution.family, cache_folder())
-        tokenizer = _tokenizer(checkpoint.path)
-        loaded = load(backend, search or default_search())
+        tokenizer = _tokenizer(folder)
+        checkpoint = resources.enter_context(Checkpoint.open(folder))
+        if text and isinstance(tokenizer, CheckpointError):
+            raise tokenizer
+        checkpoint.rename(RoleTable(resolution.descriptor).canonical)
+        loaded = load(backend, search or default_search(environment=Environment().for_tools()))
         threads = default_threads() if threads is None else threads
-        if threads < 1:
-            raise UsageError("--threads", "it must be 1 or more", observed=str(threads), code="usage.threads")
+        _require_count("--threads", threads)
+        _require_count("--prefill-chunk", prefill_chunk)
         context = _context(context, resolution)
-        workspace = _WORKSPACE_BYTES + _WORKSPACE_BYTES_PER_THREAD * threads
+        workspace = workspace_bytes(threads)
         ledger = Ledger({"ram": _limit(ram)})
         ledger.reserve(Item("runtime", "ram", resident_bytes()))
         ledger.reserve(Item("backend workspace", "ram", workspace))
-        ledger.reserve(Item("logits and sampling", "ram", int(resolution.text.get("vocab_size", 0)) * _BYTES_PER_LOGIT))
+        ledger.reserve(Item("logits and sampling", "ram", _vocabulary(resolution) * _BYTES_PER_LOGIT))
         dispatcher = resources.enter_context(Dispatcher([loaded], threads, workspace, tell))
         engine = engine_class(
             checkpoint,
@@ -286,16 +335,30 @@ def _tokenizer(folder: Path) -> Tokenizer | CheckpointError:
         return error
 
 
+def _require_count(option: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(
+            option, "it must be a whole number, 1 or more", observed=repr(value), code=f"usage.{option.strip('-')}"
+        )
+
+
+def _vocabulary(resolution: Resolution) -> int:
+    """Return the width of the logits; 0 for a value that the engine is going to refuse."""
+    value = resolution.text.get("vocab_size")
+    return value if isinstance(value, int) and 0 < value < 2**31 else 0
+
+
 def _context(context: int | None, resolution: Resolution) -> int:
     most = resolution.context
     if context is None:
         context = most or 4096
-    if context < 1 or (most is not None and context > most):
+    _require_count("--ctx", context)
+    if most is not None and context > most:
         raise UsageError(
             "--ctx",
             "it must fit the model",
             observed=str(context),
-            expected=f"1 to {most}" if most else "at least 1",
+            expected=f"1 to {most}",
             code="usage.context",
         )
     return context
@@ -312,5 +375,12 @@ def _limit(ram: int | str | None) -> int:
 
 def _token_array(ids: Sequence[int]) -> npt.NDArray[np.int32]:
     """Return int32 ids; one beyond 32 bits is outside every vocabulary, and is kept as -1 for the engine's message."""
-    tokens = np.asarray(ids, np.int64).reshape(-1)
+    try:
+        tokens = np.asarray(ids).reshape(-1)
+    except ValueError:  # lists of different lengths
+        tokens = np.asarray([None])
+    if not tokens.size:
+        return np.empty(0, np.int32)
+    if tokens.dtype.kind not in "iu":  # 1.5 would become 1, and "5" 5
+        raise UsageError("token ids", "they must be whole numbers", observed=repr(ids)[:80], code="usage.token-id")
     return np.where((tokens >= 0) & (tokens < 2**31), tokens, -1).astype(np.int32)

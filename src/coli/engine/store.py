@@ -114,6 +114,7 @@ class ExpertStore:
         self._recent: OrderedDict[ExpertKey, int] = OrderedDict()  # oldest first
         self._pinned = 0
         self._readers = readers
+        self._reads: list[Future[None]] = []  # given to the pool and perhaps not done
         self._pool: ThreadPoolExecutor | None = None
         self._hits = self._misses = self._evictions = self._bytes_read = 0
         self._closed = False
@@ -163,6 +164,14 @@ class ExpertStore:
         for expert in held:
             self._unpin(expert.slot)
 
+    def unpin_all(self) -> None:
+        """Unpin everything: the caller begins anew, and Ctrl-C may have cut its last call anywhere."""
+        for slot in self._slots:
+            slot.pins = 0
+        self._pinned = 0
+        used = set(self._recent.values())
+        self._unused = [slot for slot in range(self.capacity - 1, -1, -1) if slot not in used]
+
     def groups(self, layer: int, ids: Iterable[int]) -> Iterator[list[HeldExpert]]:
         """Yield the distinct ``ids`` ascending in groups that fit, each held until the next is asked for."""
         ordered = sorted(set(ids))
@@ -172,6 +181,10 @@ class ExpertStore:
                 yield held
             finally:
                 self.release(held)
+
+    def __len__(self) -> int:
+        """Return how many experts there are to hold."""
+        return len(self._experts)
 
     def statistics(self) -> StoreStatistics:
         """Return the counters."""
@@ -217,16 +230,19 @@ class ExpertStore:
         if self._readers > 1 and len(jobs) > 1:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._readers, thread_name_prefix="coli-read")
-            futures: list[Future[None]] = []
+            # A slab must not change behind its next owner: whatever ended the last call, even a second Ctrl-C while it
+            # waited below, its reads end before the next ones begin.
+            wait(self._reads)
+            self._reads.clear()
             try:
                 for job in jobs:
-                    futures.append(self._pool.submit(self._checkpoint.read_run, *job))
-                wait(futures)
-            finally:  # also after a failure or Ctrl-C: a slab must not change behind its next owner
-                for future in futures:
+                    self._reads.append(self._pool.submit(self._checkpoint.read_run, *job))
+                wait(self._reads)
+            finally:
+                for future in self._reads:
                     future.cancel()
-                wait(futures)
-            for future in futures:
+                wait(self._reads)
+            for future in self._reads:
                 future.result()
         else:
             for job in jobs:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-__all__ = ["Environment"]
+__all__ = ["Environment", "export_variables"]
+
+
+def export_variables(variables: Mapping[str, str]) -> None:
+    """Set variables of this process, for libraries of the system that read their own when they start (CUDA)."""
+    os.environ.update(variables)
 
 
 class Environment:
@@ -16,6 +21,7 @@ class Environment:
 
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
         source = os.environ if variables is None else variables
+        self._all = dict(source)
         self._library_path = source.get("LD_LIBRARY_PATH", "")
         wanted = ("COLI_", "DSV4_")
         self._variables = {
@@ -29,6 +35,10 @@ class Environment:
     def library_path(self) -> list[str]:
         """Return the folders where the system's loader looks first."""
         return [entry for entry in self._library_path.split(os.pathsep) if entry]
+
+    def for_tools(self) -> dict[str, str]:
+        """Return every variable: for the tools and libraries of the system, which read their own."""
+        return dict(self._all)
 
     def names(self) -> list[str]:
         """Return the names of all set COLI_* and DSV4_* variables, sorted."""

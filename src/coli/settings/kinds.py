@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coli.errors import UsageError
+from coli.paths import user_path
 from coli.units import parse_size, render_size
 
-__all__ = ["FLAG", "IDS", "PATH", "PATHS", "SIZE", "TEXT", "TEXTS", "Kind", "integer", "number"]
+__all__ = ["FLAG", "IDS", "PATH", "PATHS", "SIZE", "STOPS", "TEXT", "TEXTS", "Kind", "integer", "number"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,21 @@ def _text(value: Any, subject: str) -> str:
     if any("\ud800" <= letter <= "\udfff" for letter in value):
         raise _refuse(subject, "is not valid UTF-8", value, "UTF-8 text")
     return value
+
+
+def _path(value: Any, subject: str) -> str:
+    text = _text(value, subject)
+    # Path("") is the current folder: an unset shell variable must not choose it.
+    if not text.strip() or "\0" in text:
+        raise _refuse(subject, "is not a path", text, "the name of a file or folder")
+    return text
+
+
+def _stops(value: Any, subject: str) -> tuple[str, ...]:
+    texts = _texts(value, subject)
+    if not all(texts):
+        raise _refuse(subject, "is an empty text, which is everywhere", "", "one character or more")
+    return texts
 
 
 def _texts(value: Any, subject: str) -> tuple[str, ...]:
@@ -73,7 +89,9 @@ def _flag(value: Any, subject: str) -> bool:
 
 
 def _size(value: Any, subject: str) -> int:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not (math.isfinite(value) and 0 <= value <= 1 << 32):
+            raise _refuse(subject, "is out of range", value, "0 to 4294967296 (GiB)")
         return parse_size(f"{value:.9f}" if isinstance(value, float) else str(value), subject)
     return parse_size(_text(value, subject), subject)
 
@@ -95,11 +113,11 @@ def integer(minimum: int, maximum: int = 2**31 - 1) -> Kind:
     return Kind("integer", "N", check, check)
 
 
-def number(minimum: float, maximum: float) -> Kind:
-    """Return the kind of finite numbers from ``minimum`` to ``maximum``, both included."""
+def number(minimum: float, maximum: float, *, above: bool = False) -> Kind:
+    """Return the kind of finite numbers from ``minimum`` to ``maximum``, both included; ``above``: not the minimum."""
 
     def check(value: Any, subject: str) -> float:
-        expected = f"a number from {minimum:g} to {maximum:g}"
+        expected = f"a number {'above' if above else 'from'} {minimum:g} to {maximum:g}"
         if isinstance(value, str):
             try:
                 value = float(value)
@@ -107,7 +125,7 @@ def number(minimum: float, maximum: float) -> Kind:
                 raise _refuse(subject, "is not a number", value, expected) from None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise _refuse(subject, "is not a number", value, expected)
-        if not minimum <= value <= maximum:  # also refuses NaN
+        if not minimum <= value <= maximum or (above and value == minimum):  # also refuses NaN
             raise _refuse(subject, "is out of range", value, expected)
         return float(value)
 
@@ -123,8 +141,9 @@ def _ids(text: Any, subject: str) -> tuple[int, ...]:
 
 
 TEXT = Kind("text", "TEXT", _text, _text)
-PATH = Kind("path", "PATH", _text, lambda value, subject: os.path.expanduser(_text(value, subject)))  # noqa: PTH111
+PATH = Kind("path", "PATH", _path, lambda value, subject: str(user_path(_path(value, subject))))
 TEXTS = Kind("list of text", "TEXT", _names, _texts, show=", ".join, multiple=True, empty=True)
+STOPS = replace(TEXTS, parse=lambda text, subject: _stops(_names(text, subject), subject), accept=_stops)
 PATHS = Kind("folders", "FOLDERS", _paths, _texts, show=os.pathsep.join, empty=True)
 FLAG = Kind("yes or no", "", _flag, _flag, show=lambda value: "yes" if value else "no", flag=True)
 SIZE = Kind("size", "SIZE", _size, _size, show=render_size)

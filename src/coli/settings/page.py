@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from coli.settings.table import EVERY, SETTINGS, Setting
 
-__all__ = ["render_table", "replace_table"]
-
-_BEGIN = "<!-- settings: made by `nox -s docs` -->"
-_END = "<!-- end of settings -->"
+__all__ = ["render_table"]
 
 
 def render_table() -> str:
@@ -15,15 +12,6 @@ def render_table() -> str:
     lines = ["| option | variable | TOML key | default | what |", "|---|---|---|---|---|"]
     lines += [_row(setting) for setting in SETTINGS]
     return "\n".join(lines)
-
-
-def replace_table(page: str) -> str:
-    """Return ``page`` with the table between its two marks made again. Raises ValueError when a mark is missing."""
-    before, begin, rest = page.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"the page has no {_BEGIN} ... {_END}")
-    return f"{before}{_BEGIN}\n{render_table()}\n{_END}{after}"
 
 
 def _row(setting: Setting) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coli.errors import UsageError
+from coli.paths import config_file, user_path
 from coli.settings.environment import Environment
 from coli.settings.names import incumbent_note, nearest
 from coli.settings.table import SETTINGS, Setting
@@ -107,10 +108,15 @@ def _read_file(environment: Environment) -> tuple[Path | None, dict[str, Any]]:
 
     named = environment.get("COLI_CONFIG")
     if named:
-        path = Path(named).expanduser()
+        path = user_path(named)
+        if path.is_fifo():  # opening it would wait for a writer
+            raise UsageError(
+                str(path),
+                "settings file is a pipe",
+                fix="correct or unset COLI_CONFIG",
+                code="usage.file",
+            )
     else:
-        from coli.paths import config_file
-
         path = config_file()
         if not path.is_file():
             return None, {}

@@ -8,14 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coli.settings.kinds import FLAG, IDS, PATH, PATHS, SIZE, TEXT, TEXTS, Kind, integer, number
+from coli.settings.kinds import FLAG, IDS, PATH, PATHS, SIZE, STOPS, TEXT, TEXTS, Kind, integer, number
 
 __all__ = ["EVERY", "SETTINGS", "Setting", "find"]
 
 _MODELS = ("run", "chat", "verify")
 _TALK = ("run", "chat")
 _ENGINE = ("run", "chat", "demo", "verify")
-EVERY = ("run", "chat", "demo", "verify", "families", "backends", "config")
+_BUILD = ("build",)
+EVERY = ("run", "chat", "demo", "verify", "families", "backends", "build", "config")
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "top_p",
-        number(0, 1),
+        number(0, 1, above=True),
         None,
         "Sample from the most probable tokens that together have this probability.",
         "--top-p",
@@ -209,7 +210,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "stop",
-        TEXTS,
+        STOPS,
         (),
         "Stop before this text; may be given several times.",
         "--stop",
@@ -229,6 +230,67 @@ SETTINGS: tuple[Setting, ...] = (
         ("verify",),
         unset="needed",
     ),
+    # Building backends.
+    Setting(
+        "cells",
+        TEXTS,
+        (),
+        "Build this cell of the matrix, by its id; may be given more than once.",
+        "--cell",
+        None,
+        None,
+        _BUILD,
+        unset="the default cells of this machine",
+    ),
+    Setting(
+        "all_cells", FLAG, False, "Build every cell of the matrix that can be built here.", "--all", None, None, _BUILD
+    ),
+    Setting(
+        "list_cells", FLAG, False, "List the cells, with what is known of each, and stop.", "--list", None, None, _BUILD
+    ),
+    Setting(
+        "explain_cell",
+        TEXT,
+        None,
+        "Say how this cell would be built, or why not, and stop.",
+        "--explain",
+        None,
+        None,
+        _BUILD,
+    ),
+    Setting("jobs", integer(1, 1024), None, "Compilers at once.", "-j, --jobs", None, None, _BUILD, unset="the cores"),
+    Setting(
+        "toolkit",
+        TEXT,
+        None,
+        "CUDA toolkit: a folder, an installed version, or pypi:13.0 for one made from pinned wheels.",
+        "--toolkit",
+        None,
+        None,
+        _BUILD,
+        unset="the best one that is installed, else pypi:13.0",
+    ),
+    Setting(
+        "anyway",
+        FLAG,
+        False,
+        "Build what the present driver will refuse, for another machine.",
+        "--anyway",
+        None,
+        None,
+        _BUILD,
+    ),
+    Setting(
+        "builds",
+        PATH,
+        None,
+        "Folder for objects and logs, one folder a cell.",
+        "--builds",
+        None,
+        None,
+        _BUILD,
+        unset="build in the cache folder",
+    ),
     # Output.
     Setting(
         "json",
@@ -238,7 +300,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--json",
         None,
         None,
-        ("run", "demo", "verify", "config"),
+        ("run", "demo", "verify", "families", "backends", "config"),
     ),
     Setting(
         "explain",

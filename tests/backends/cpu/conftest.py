@@ -1,4 +1,4 @@
-"""The CPU backends under test: those of the installed package, or built from the checkout; and the replay driver."""
+"""What the machine can run of the CPU backends, and tools."""
 
 from __future__ import annotations
 
@@ -8,19 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from building import Build, build_backends, build_driver, find_libraries
-
-
-@pytest.fixture(scope="session")
-def native_build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """The levels of this machine's architecture, as installed; built here where the package has none."""
-    import coli.backends
-
-    installed = find_libraries(Path(coli.backends.__path__[0]) / "lib")
-    folder = tmp_path_factory.mktemp("native")
-    if not installed:
-        return build_backends(folder)
-    return Build(installed, build_driver(folder, "c++", (), ()))
+from building import Build, build_backends
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +36,13 @@ def require_tool() -> Callable[[str], str]:
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def neon_build(require_tool: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """The NEON library, cross-compiled, with a driver that an emulator runs."""
+    compiler, emulator = require_tool("aarch64-linux-gnu-g++"), require_tool("qemu-aarch64")
+    options = ("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_CXX_COMPILER={compiler}")
+    run = (emulator, "-L", "/usr/aarch64-linux-gnu")
+    folder = tmp_path_factory.mktemp("neon")
+    return build_backends(folder, *options, target="coli_cpu_neon", compiler=compiler, run=run)

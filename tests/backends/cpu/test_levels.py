@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +91,8 @@ def test_driver_notices(native_build: Build, recorded: Path, tmp_path: Path) -> 
     assert done.returncode == 1 and "argument 3 differs in 1 places" in done.stdout
 
 
-def test_neon_equal(recorded: Path, tmp_path: Path, require_tool: Callable[[str], str]) -> None:
-    compiler, emulator = require_tool("aarch64-linux-gnu-g++"), require_tool("qemu-aarch64")
-    run = (emulator, "-L", "/usr/aarch64-linux-gnu")
-    options = ("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_CXX_COMPILER={compiler}")
-    built = build_backends(tmp_path, *options, target="coli_cpu_neon", compiler=compiler, run=run)
-    print(built.replay("neon", recorded, 2))
+def test_neon_equal(recorded: Path, neon_build: Build) -> None:
+    print(neon_build.replay("neon", recorded, 2))
 
 
 @pytest.mark.full

@@ -1,7 +1,7 @@
-/* replay.cpp: replay LIBRARY VECTORS [THREADS]
+/* replay.cpp: replay LIBRARY VECTORS [THREADS [DEVICE]]
  *
  * Opens a backend by path, shakes hands, replays every call of a vector file (format: backends/vectors.py) and compares bytes.
- * Matrices get a stride of their own and guards around their rows; every matrix is also offered in a place that a CPU backend cannot
+ * Matrices get a stride of their own and guards around their rows; every matrix is also offered in a place that no backend can
  * reach, which must be refused with all outputs as they were. Exit 0: all equal. 1: something differs. 2: cannot run. */
 #include <cstdio>
 #include <cstdlib>
@@ -60,6 +60,7 @@ struct Backend {
 };
 
 constexpr uint32_t kGuard = 0xdeadbeefu;
+constexpr int32_t kNowhere = 99;
 constexpr int64_t kMargin = 3; /* elements of guard behind each row */
 
 struct Argument {
@@ -106,6 +107,9 @@ void read_weight(Reader &reader, Argument &argument, Backend &backend) {
   if (backend.slot<coli_weight_bind_fn>(COLI_SLOT_weight_bind)(backend.context, &desc, &weight, backend.fresh()) !=
       COLI_DONE)
     stop(std::string("weight_bind: ") + backend.error.text);
+  if (backend.slot<coli_weight_upload_fn>(COLI_SLOT_weight_upload)(backend.context, nullptr, weight, backend.fresh()) !=
+      COLI_DONE)
+    stop(std::string("weight_upload: ") + backend.error.text);
   argument.weights.push_back(weight);
 }
 
@@ -250,9 +254,9 @@ bool replay(const std::string &stage, Backend &backend, std::vector<Argument> &a
   bool good = true;
   for (size_t index = 0; index < arguments.size(); ++index) {
     if (arguments[index].kind != 3 && arguments[index].kind != 4) continue;
-    arguments[index].matrix.place = COLI_PLACE_DEVICE;
+    arguments[index].matrix.place = kNowhere;
     if (call_stage(stage, backend, arguments) != COLI_DECLINED) {
-      std::printf("%s: argument %zu on a device was not declined\n", stage.c_str(), index);
+      std::printf("%s: argument %zu in an unknown place was not declined\n", stage.c_str(), index);
       good = false;
     }
     arguments[index].matrix.place = COLI_PLACE_HOST;
@@ -268,7 +272,7 @@ bool replay(const std::string &stage, Backend &backend, std::vector<Argument> &a
 }  // namespace
 
 int main(int count, char **words) {
-  if (count < 3) stop("usage: replay LIBRARY VECTORS [THREADS]");
+  if (count < 3) stop("usage: replay LIBRARY VECTORS [THREADS [DEVICE]]");
   const int threads = count > 3 ? std::atoi(words[3]) : 1;
   Reader reader;
   std::FILE *file = std::fopen(words[2], "rb");
@@ -287,6 +291,7 @@ int main(int count, char **words) {
   coli_context_config config{};
   config.size = sizeof config;
   config.threads = threads;
+  config.device = count > 4 ? std::atoi(words[4]) : 0;
   config.workspace_bytes = COLI_WORKSPACE_BYTES(threads);
   if (backend.slot<coli_context_create_fn>(COLI_SLOT_context_create)(&config, &backend.context, backend.fresh()) !=
       COLI_DONE)

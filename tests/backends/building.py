@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
-DRIVER = HERE.parent / "replay" / "replay.cpp"
+ROOT = HERE.parents[1]
+DRIVER = HERE / "replay" / "replay.cpp"
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Build:
     libraries: dict[str, Path]
     driver: tuple[str, ...]
 
-    def replay(self, level: str, vectors: Path, threads: int) -> str:
+    def replay(self, level: str, vectors: Path, threads: int, device: int = 0) -> str:
         """Replay ``vectors`` against a level; return what the driver says, raise when bytes differ."""
-        command = [*self.driver, str(self.libraries[level]), str(vectors), str(threads)]
+        command = [*self.driver, str(self.libraries[level]), str(vectors), str(threads), str(device)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, f"{level}, {threads} threads\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, f"{level}, {threads} threads, device {device}\n{done.stdout}{done.stderr}"
         return done.stdout
 
 
@@ -38,12 +38,13 @@ def build_backends(
     """Configure and build into ``folder``; the log is part of the failure."""
     libraries = folder / "cpu"
     backends = ROOT / "backends" / "cpu"
-    _run(["cmake", "-S", str(backends), "-B", str(libraries), f"-DPython_EXECUTABLE={sys.executable}", *options])
-    _run(["cmake", "--build", str(libraries), "-j2", "--target", target])
+    run_step(["cmake", "-S", str(backends), "-B", str(libraries), f"-DPython_EXECUTABLE={sys.executable}", *options])
+    run_step(["cmake", "--build", str(libraries), "-j2", "--target", target])
     return Build(find_libraries(libraries), build_driver(folder, compiler, flags, run))
 
 
-def _run(step: list[str]) -> None:
+def run_step(step: list[str]) -> None:
+    """Run a command; what it printed is part of the failure."""
     done = subprocess.run(step, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(step)}\n{done.stdout}\n{done.stderr}"
 
@@ -53,5 +54,5 @@ def find_libraries(folder: Path) -> dict[str, Path]:
 
 
 def build_driver(folder: Path, compiler: str, flags: tuple[str, ...], run: tuple[str, ...]) -> tuple[str, ...]:
-    _run([compiler, "-std=c++17", "-O1", *flags, str(DRIVER), "-o", str(folder / "replay"), "-ldl"])
+    run_step([compiler, "-std=c++17", "-O1", *flags, str(DRIVER), "-o", str(folder / "replay"), "-ldl"])
     return (*run, str(folder / "replay"))

@@ -1,0 +1,194 @@
+"""Run CMake and Ninja for a plan, keep the whole log, check what came out, and install it where the loader looks.
+
+One folder a cell: ``<builds>/<cell>/``. Its ``key`` file holds the identity of what lies there; another identity starts
+from an empty folder, so no flag ever meets an old object. When identity, sources and the installed file are those of
+the last time, nothing is started at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coli.build_matrix.classify import Cause, classify
+from coli.build_matrix.plan import Plan, sources_of
+from coli.errors import ColiError
+
+if TYPE_CHECKING:
+    from coli.build_matrix.tools import Tools
+
+__all__ = ["Built", "Failed", "build", "installed_library"]
+
+_LOG_TAIL_LINES = 12
+
+
+@dataclass(frozen=True)
+class Built:
+    """A library that is installed. ``state``: ``built``, or ``unchanged`` when nothing had to be done."""
+
+    plan: Plan
+    library: Path
+    sha256: str
+    state: str
+    seconds: float
+    log: Path
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A build that ended with an error: the classified cause, the last lines of the log, and where the whole log is."""
+
+    plan: Plan
+    step: str
+    cause: Cause
+    tail: tuple[str, ...]
+    seconds: float
+    log: Path
+
+
+def installed_library(plan: Plan, data_folder: Path) -> Path:
+    """Return where the library of a cell is installed: the folder that the loader searches."""
+    return data_folder / "backends" / plan.cell.id / plan.library
+
+
+def build(
+    plan: Plan,
+    tools: Tools,
+    *,
+    builds: Path,
+    data_folder: Path,
+    environment: Mapping[str, str],
+    jobs: int,
+    tell: Callable[[str], None],
+    finish: Callable[[Plan, Path, str], None],
+) -> Built | Failed:
+    """Build one cell and install it.
+
+    ``builds``: parent of the build folders. ``jobs``: compilers at once. ``tell`` gets each step's name as it begins.
+    ``finish(plan, library, sources_sha256)`` audits the new library and writes the manifest beside it, before it is
+    moved into place; it raises ColiError. Raises ColiError when a folder cannot be written.
+    """
+    start = time.monotonic()
+    folder = builds / plan.cell.id
+    log = folder / "build.log"
+    target = installed_library(plan, data_folder)
+    sources = sources_of(plan)
+    stamp = {"key": plan.key, "sources": sources}
+    try:
+        present = _sha256(target)
+        if present is not None and _read_stamp(folder / "stamp.json") == {**stamp, "sha256": present}:
+            return Built(plan, target, present, "unchanged", time.monotonic() - start, log)
+        if _read_text(folder / "key") != plan.key:
+            shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "key").write_text(plan.key, encoding="ascii")
+        (folder / "stamp.json").unlink(missing_ok=True)
+        with log.open("wb") as output:
+            for step, command in _commands(plan, tools, folder, jobs):
+                tell(step)
+                output.write(f"$ {json.dumps([str(part) for part in command])}\n".encode())
+                output.flush()
+                code = subprocess.run(
+                    [str(part) for part in command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=_environment(environment, plan, tools),
+                    check=False,
+                ).returncode
+                if code != 0:
+                    output.write(f"exit code {code}\n".encode())
+                    return _failed(plan, step, log, start)
+        tell("audit")
+        sha256 = _install(plan, folder / plan.library, target, sources, finish)
+        (folder / "stamp.json").write_text(json.dumps({**stamp, "sha256": sha256}), encoding="ascii")
+    except OSError as error:
+        raise ColiError(
+            f"{error.filename or folder}",
+            "the build cannot write here",
+            observed=error.strerror or str(error),
+            fix="free space or give another folder; build folders and the user data folder must be writable",
+            code="build.io",
+        ) from None
+    return Built(plan, target, sha256, "built", time.monotonic() - start, log)
+
+
+def _commands(plan: Plan, tools: Tools, folder: Path, jobs: int) -> list[tuple[str, list[object]]]:
+    configure: list[object] = [tools.cmake, "-S", plan.source, "-B", folder, "-G", "Ninja"]
+    configure += [f"-DCMAKE_MAKE_PROGRAM={tools.ninja}", f"-DPython_EXECUTABLE={tools.python}", *plan.arguments]
+    if tools.ccache is not None:
+        configure.append(f"-DCMAKE_CXX_COMPILER_LAUNCHER={tools.ccache}")
+        if plan.cell.kind == "cuda":
+            configure.append(f"-DCMAKE_CUDA_COMPILER_LAUNCHER={tools.ccache}")
+    compile_: list[object] = [tools.cmake, "--build", folder, "--target", plan.target, "-j", str(jobs)]
+    return [("configure", configure), ("compile", compile_)]
+
+
+def _environment(environment: Mapping[str, str], plan: Plan, tools: Tools) -> dict[str, str]:
+    made = dict(environment)
+    for name, value in plan.environment.items():
+        if value is None:
+            made.pop(name, None)
+        else:
+            made[name] = value
+    # The log is read by classify, which knows the compilers' own language.
+    made["LC_ALL"] = "C"
+    if tools.ccache is not None:
+        made.setdefault("CCACHE_BASEDIR", str(plan.source.parent))
+        made.setdefault("CCACHE_NOHASHDIR", "1")
+    return made
+
+
+def _install(plan: Plan, library: Path, target: Path, sources: str, finish: Callable[[Plan, Path, str], None]) -> str:
+    """Copy beside the target, check the copy, then move manifest and library into place; return the library's hash."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=target.parent) as fresh:
+        copy = Path(fresh) / plan.library
+        shutil.copyfile(library, copy)
+        copy.chmod(0o755)
+        finish(plan, copy, sources)
+        sha256 = _sha256(copy)
+        # Manifest last: a library whose manifest is of another build is refused, never half trusted.
+        copy.replace(target)
+        copy.with_name(copy.name + ".json").replace(target.with_name(target.name + ".json"))
+    return sha256 or ""
+
+
+def _failed(plan: Plan, step: str, log: Path, start: float) -> Failed:
+    text = log.read_text(encoding="utf-8", errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
+    return Failed(plan, step, classify(text), tuple(lines[-_LOG_TAIL_LINES:]), time.monotonic() - start, log)
+
+
+def _read_stamp(path: Path) -> dict[str, object] | None:
+    try:
+        stamp = json.loads(path.read_bytes()[:4096])
+    except (OSError, ValueError):
+        return None
+    return stamp if isinstance(stamp, dict) else None
+
+
+def _read_text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+
+
+def _sha256(path: Path) -> str | None:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError:
+        return None
+    return digest.hexdigest()

@@ -1,0 +1,111 @@
+"""Which cells a build makes, and each of them from decision to installed library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coli.build_matrix.compilers import newest_accepted
+from coli.build_matrix.decide import Facts, decide_cell, decide_cells
+from coli.build_matrix.driver import Built, Failed, build
+from coli.build_matrix.matrix import Bounds, Cell, Matrix, parse_cell
+from coli.build_matrix.plan import Plan, plan_cpu, plan_cuda
+from coli.build_matrix.recipe import Recipe, Refusal
+from coli.build_matrix.request import Request, for_cell
+from coli.build_matrix.tools import Tools
+
+__all__ = ["Outcome", "Refused", "build_all", "cells_of_machine", "plan_cells", "wants_cuda"]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A cell that is not built, and why."""
+
+    cell: str
+    refusal: Refusal
+
+
+Outcome = Built | Failed | Refused
+
+_NO_BOUNDS = Bounds(gcc=1000, clang=1000, source="CPU libraries take any newer compiler")
+
+
+def cells_of_machine(matrix: Matrix, machine: str, kind: str) -> tuple[Cell, ...]:
+    """Return the cells of a kind that this machine can build."""
+    return tuple(cell for cell in matrix.cells.values() if cell.kind == kind and machine in cell.machines)
+
+
+def wants_cuda(named: Sequence[str], cpu_only: bool) -> bool:
+    """Tell whether any toolkit matters to these cells; none named means the default ones."""
+    return not cpu_only and (not named or any(parse_cell(text).kind == "cuda" for text in named))
+
+
+def plan_cells(
+    named: Sequence[str], request: Request, facts: Facts, matrix: Matrix, machine: str, backends: Path, *, every: bool
+) -> tuple[Plan | Refused, ...]:
+    """Decide each cell: those that are named, all of the matrix (``every``), or the default ones of this machine.
+
+    The default is every CPU level, the CUDA library that the request describes, and DeepGEMM's when it is asked for.
+    """
+    planned: list[Plan | Refused] = []
+    if named or every:
+        for cell in [parse_cell(text) for text in named] or list(matrix.cells.values()):
+            if cell.kind == "cpu":
+                planned.append(_plan_cpu(cell, facts, matrix, backends))
+            else:
+                planned.append(
+                    _planned(cell.id, decide_cell(for_cell(request, cell), facts, matrix, cell.flavour), backends)
+                )
+        return tuple(planned)
+    planned += [_plan_cpu(cell, facts, matrix, backends) for cell in cells_of_machine(matrix, machine, "cpu")]
+    for decided in decide_cells(request, facts, matrix):
+        planned.append(_planned("cuda", decided, backends))
+    return tuple(planned)
+
+
+def build_all(
+    planned: Sequence[Plan | Refused],
+    tools: Tools,
+    *,
+    builds: Path,
+    data_folder: Path,
+    environment: Mapping[str, str],
+    jobs: int,
+    tell: Callable[[Plan, str], None],
+    finish: Callable[[Plan, Path, str], None],
+    done: Callable[[Outcome], None],
+) -> tuple[Outcome, ...]:
+    """Build one cell after the other (Ninja keeps the cores busy); a failure does not stop the others."""
+    outcomes: list[Outcome] = []
+    for one in planned:
+        outcome: Outcome = (
+            one
+            if isinstance(one, Refused)
+            else build(
+                one,
+                tools,
+                builds=builds,
+                data_folder=data_folder,
+                environment=environment,
+                jobs=jobs,
+                tell=lambda step, plan=one: tell(plan, step),  # type: ignore[misc]
+                finish=finish,
+            )
+        )
+        outcomes.append(outcome)
+        done(outcome)
+    return tuple(outcomes)
+
+
+def _planned(cell: str, decided: Recipe | Refusal, backends: Path) -> Plan | Refused:
+    return Refused(cell, decided) if isinstance(decided, Refusal) else plan_cuda(decided, backends)
+
+
+def _plan_cpu(cell: Cell, facts: Facts, matrix: Matrix, backends: Path) -> Plan | Refused:
+    compiler = newest_accepted(facts.compilers, _NO_BOUNDS, matrix.minimum_compiler)
+    if compiler is None:
+        rule = matrix.rule("host-compiler-missing")
+        listed = ", ".join(one.label for one in facts.compilers) or "none"
+        return Refused(cell.id, Refusal(rule.id, f"compiler for {cell.id}", rule.reason, rule.fix, observed=listed))
+    return plan_cpu(cell, compiler, backends)

@@ -1,0 +1,95 @@
+"""What CMake is asked for one cell: the same shape for a CPU level and for a CUDA library."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coli.build_matrix.compilers import HostCompiler
+from coli.build_matrix.matrix import Cell
+from coli.build_matrix.recipe import Recipe
+
+__all__ = ["Plan", "plan_cpu", "plan_cuda", "sources_of"]
+
+_SOURCE_SUFFIXES = frozenset({".cpp", ".h", ".inc", ".map", ".cu", ".cuh", ".txt"})
+_SHARED_SOURCES = ("abi", "common", "cpu")  # CUDA includes coli_math.h and the shared checks
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One build. ``identity``: what makes it another build; ``environment``: variables to set, or None to unset."""
+
+    cell: Cell
+    source: Path
+    arguments: tuple[str, ...]
+    target: str
+    library: str
+    identity: Mapping[str, object]
+    compiler: HostCompiler
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    recipe: Recipe | None = None
+
+    @property
+    def key(self) -> str:
+        """Return the hash of the identity: another key is another build, and shares no object with this one."""
+        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
+
+
+def plan_cpu(cell: Cell, compiler: HostCompiler, backends: Path) -> Plan:
+    """Plan a CPU level; ``backends`` is the folder that holds cpu/, cuda/ and abi/."""
+    level = (cell.level or "").replace("-", "_")
+    return Plan(
+        cell=cell,
+        source=backends / "cpu",
+        arguments=("-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_CXX_COMPILER={compiler.path}"),
+        target=f"coli_cpu_{level}",
+        library=f"libcoli_cpu_{level}.so",
+        identity={
+            "cell": cell.id,
+            "host_compiler": [str(compiler.path), compiler.family, compiler.version.text],
+            "abi": _tree_sha256((backends / "abi",)),
+        },
+        compiler=compiler,
+        # Flags of the surroundings would make another library under the same name.
+        environment=dict.fromkeys(("CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CXX")),
+        notes=(f"host compiler: {compiler.label}",),
+    )
+
+
+def plan_cuda(recipe: Recipe, backends: Path) -> Plan:
+    """Plan a CUDA cell from its recipe."""
+    return Plan(
+        cell=recipe.cell,
+        source=backends / "cuda",
+        arguments=recipe.cmake_arguments(),
+        target="coli_cuda",
+        library="libcoli_cuda_dg.so" if recipe.cell.flavour == "deepgemm" else "libcoli_cuda.so",
+        identity={**recipe.identity(), "abi": _tree_sha256((backends / "abi",))},
+        compiler=recipe.host_compiler,
+        environment=recipe.environment_changes(),
+        notes=recipe.notes,
+        warnings=recipe.warnings,
+        recipe=recipe,
+    )
+
+
+def sources_of(plan: Plan) -> str:
+    """Return the sha256 over every source that the plan's library may be made from."""
+    backends = plan.source.parent
+    folders = dict.fromkeys((*(backends / name for name in _SHARED_SOURCES), plan.source))
+    return _tree_sha256(tuple(folder for folder in folders if folder.is_dir()))
+
+
+def _tree_sha256(folders: tuple[Path, ...]) -> str:
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(p for p in folder.rglob("*") if p.suffix in _SOURCE_SUFFIXES and p.is_file()):
+            data = path.read_bytes()
+            digest.update(f"{folder.name}/{path.relative_to(folder).as_posix()}\0{len(data)}\0".encode())
+            digest.update(data)
+    return digest.hexdigest()

@@ -1,0 +1,199 @@
+"""`coli build`: compile backend libraries for this machine, and say what was taken from where."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coli.cli.options import with_settings
+from coli.cli.terminal import Terminal
+from coli.paths import cache_folder, data_folder
+from coli.settings import Resolved
+from coli.settings.environment import Environment
+
+if TYPE_CHECKING:
+    from coli.build_matrix.order import Outcome, Refused
+    from coli.build_matrix.plan import Plan
+
+__all__ = ["command"]
+
+_EXIT_FAILED = 1
+
+
+@click.command("build")
+@with_settings("build")
+def command(settings: Resolved) -> None:
+    """Compile backend libraries for this machine and install them where `coli backends` looks.
+
+    Without --cell: every CPU level, and one CUDA library, with a toolkit made from pinned wheels where none is
+    installed. CUDA_ARCH, NO_TC, DEEPGEMM, DEEPGEMM_HOME, CUDA_HOME, NVCC_CCBIN and NVCC_APPEND_FLAGS are honoured.
+    """
+    from coli.build_matrix.matrix import load_matrix
+
+    terminal = Terminal.from_settings(sys.stderr if settings["json"] else sys.stdout, settings)
+    matrix = load_matrix()
+    if settings["list_cells"]:
+        _list(settings, terminal)
+        return
+    from coli.build_matrix.finish import finish_library
+    from coli.build_matrix.machine import gather_facts, this_machine
+    from coli.build_matrix.order import Refused, build_all, plan_cells, wants_cuda
+    from coli.build_matrix.request import read_request
+    from coli.build_matrix.tools import find_tools
+
+    environment = Environment().for_tools()
+    named = [settings["explain_cell"]] if settings["explain_cell"] else list(settings["cells"])
+    request = read_request(environment, toolkit=settings["toolkit"], anyway=settings["anyway"])
+    facts = gather_facts(
+        request,
+        environment,
+        cache_folder(),
+        wants_cuda=wants_cuda(named, cpu_only=False),
+        tell=lambda text: terminal.note(f"[coli] {text}"),
+    )
+    planned = plan_cells(named, request, facts, matrix, this_machine(), _backends(), every=settings["all_cells"])
+    if settings["explain_cell"]:
+        _explain(planned[0], settings, terminal)
+        return
+    for one in planned:
+        if not isinstance(one, Refused):
+            _show_notes(one, terminal)
+    outcomes = build_all(
+        planned,
+        find_tools(environment),
+        builds=Path(settings["builds"]).absolute() if settings["builds"] else cache_folder() / "build",
+        data_folder=data_folder(),
+        environment=environment,
+        jobs=settings["jobs"] or _cores(),
+        tell=lambda plan, step: terminal.line(f"{plan.cell.id}: {step} ..."),
+        finish=finish_library,
+        done=lambda outcome: _show(outcome, terminal),
+    )
+    if settings["json"]:
+        click.echo(
+            json.dumps({"schema": "coli.build/1", "cells": [_document(o) for o in outcomes]}, ensure_ascii=False)
+        )
+    bad = [outcome for outcome in outcomes if _state(outcome) in ("failed", "refused")]
+    expected = {cell.id for cell in matrix.cells.values() if cell.refused_by}
+    if any(not isinstance(outcome, Refused) or outcome.cell not in expected for outcome in bad):
+        raise SystemExit(_EXIT_FAILED)
+
+
+def _backends() -> Path:
+    """Return the folder of the backends' sources: they are part of the package."""
+    import coli.backends
+
+    return Path(coli.backends.__file__).parent.resolve()
+
+
+def _cores() -> int:
+    from coli.engine.host_cpu import default_threads
+
+    return default_threads()
+
+
+def _list(settings: Resolved, terminal: Terminal) -> None:
+    from coli.build_matrix.finish import evidence_of
+    from coli.build_matrix.matrix import load_matrix
+
+    rows = [
+        {"id": cell.id, "kind": cell.kind, "tags": list(cell.tags), "machines": list(cell.machines),
+         "refused_by": cell.refused_by, "evidence": evidence_of(cell, data_folder())}
+        for cell in load_matrix().cells.values()
+    ]  # fmt: skip
+    if settings["json"]:
+        click.echo(json.dumps({"schema": "coli.build/1", "cells": rows}, ensure_ascii=False))
+        return
+    terminal.table(
+        ("cell", "machines", "tags", "evidence"),
+        [
+            (
+                row["id"],
+                " ".join(row["machines"]),
+                " ".join(row["tags"]),
+                f"refused: {row['refused_by']}" if row["refused_by"] else row["evidence"],
+            )
+            for row in rows
+        ],
+    )
+
+
+def _explain(one: Plan | Refused, settings: Resolved, terminal: Terminal) -> None:
+    from coli.build_matrix.order import Refused
+
+    if isinstance(one, Refused):
+        raise one.refusal.error()
+    if settings["json"]:
+        click.echo(json.dumps({"schema": "coli.build/1", "cells": [_plan_document(one)]}, ensure_ascii=False))
+        return
+    _show_notes(one, terminal)
+    terminal.facts([("source", str(one.source)), ("library", one.library)])
+    for argument in one.arguments:
+        terminal.line(f"  {argument}")
+
+
+def _show_notes(plan: Plan, terminal: Terminal) -> None:
+    terminal.line(f"{plan.cell.id}")
+    for note in plan.notes:
+        terminal.line(f"  {note}")
+    for warning in plan.warnings:
+        terminal.line(f"  warning: {warning}")
+
+
+def _state(outcome: Outcome) -> str:
+    from coli.build_matrix.driver import Built, Failed
+
+    return outcome.state if isinstance(outcome, Built) else "failed" if isinstance(outcome, Failed) else "refused"
+
+
+def _show(outcome: Outcome, terminal: Terminal) -> None:
+    from coli.build_matrix.driver import Built, Failed
+
+    if isinstance(outcome, Built):
+        terminal.line(f"{outcome.plan.cell.id}: {outcome.state} in {outcome.seconds:.1f} s: {outcome.library}")
+    elif isinstance(outcome, Failed):
+        terminal.line(f"{outcome.plan.cell.id}: FAILED in {outcome.step} after {outcome.seconds:.1f} s")
+        terminal.line(f"  cause: {outcome.cause.id}: {outcome.cause.cause}")
+        if outcome.cause.fix:
+            terminal.line(f"  fix:   {outcome.cause.fix}")
+        for line in outcome.tail:
+            terminal.line(f"  | {line}")
+        terminal.line(f"  whole log: {outcome.log}")
+    else:
+        terminal.line(f"{outcome.cell}: refused ({outcome.refusal.rule})")
+        terminal.line("  " + outcome.refusal.error().text().replace("\n", "\n  "))
+
+
+def _plan_document(plan: Plan) -> dict[str, Any]:
+    return {
+        "id": plan.cell.id,
+        "state": "planned",
+        "library": plan.library,
+        "arguments": list(plan.arguments),
+        "notes": list(plan.notes),
+        "warnings": list(plan.warnings),
+    }
+
+
+def _document(outcome: Outcome) -> dict[str, Any]:
+    from coli.build_matrix.driver import Built, Failed
+
+    if isinstance(outcome, Built):
+        made: dict[str, Any] = {
+            "state": outcome.state,
+            "library": str(outcome.library),
+            "sha256": outcome.sha256,
+            "seconds": round(outcome.seconds, 3),
+            "log": str(outcome.log),
+        }
+        return _plan_document(outcome.plan) | made
+    if isinstance(outcome, Failed):
+        cause = {"class": outcome.cause.id, "cause": outcome.cause.cause, "fix": outcome.cause.fix}
+        log = {"tail": list(outcome.tail), "log": str(outcome.log)}
+        return _plan_document(outcome.plan) | {"state": "failed", "step": outcome.step, "cause": cause} | log
+    refusal = outcome.refusal
+    return {"id": outcome.cell, "state": "refused", "rule": refusal.rule, "error": refusal.error().as_dict()}
