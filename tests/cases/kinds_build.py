@@ -10,6 +10,7 @@ from typing import Any
 from adapter import NotRun, Row
 from prepared import Prepared, gcc_stand_in, toolkit_tree
 
+from coli.backends.devices import DeviceFacts, probe_devices
 from coli.build_matrix.arch import Card, parse_arch, supports
 from coli.build_matrix.classify import classify
 from coli.build_matrix.compilers import HostCompiler, accepted, find_compilers, host_bounds, probe_glibc
@@ -18,7 +19,7 @@ from coli.build_matrix.matrix import load_matrix
 from coli.build_matrix.recipe import Recipe, Refusal
 from coli.build_matrix.request import Request, Value, read_request
 from coli.build_matrix.toolkits import Places, Toolkit, find_toolkits
-from coli.build_matrix.version import Version, parse_version
+from coli.build_matrix.version import Version
 from coli.errors import UsageError
 
 MATRIX = load_matrix()
@@ -175,22 +176,29 @@ def _places(machine: Prepared) -> Places:
 
 
 def _driver_and_cards(machine: Prepared) -> tuple[Version | None, tuple[Card, ...]]:
-    file = machine.case / "smi.json"
-    said = json.loads(file.read_text("utf-8")) if file.exists() else {"gpus": [], "cuda": ""}
+    found = _devices(machine)
     cards = []
-    for gpu in said["gpus"]:
-        major, _, minor = (gpu.get("cc") or "").partition(".")
-        cards.append(Card(gpu["index"], gpu["name"], (int(major), int(minor)) if minor else None))
-    return parse_version(said["cuda"]), tuple(cards)
+    for gpu in found.gpus:
+        capability = gpu.capability.value
+        known = (capability.major, capability.minor) if capability else None
+        cards.append(Card(gpu.index, gpu.name.value or "unnamed", known))
+    cuda = found.driver.max_cuda.value
+    return Version(*cuda) if cuda else None, tuple(cards)
+
+
+def _devices(machine: Prepared) -> DeviceFacts:
+    return probe_devices(machine.environment, _places(machine).path_folders(), machine.root, "linux")
 
 
 def _driver_facts(machine: Prepared, driver: Version | None, cards: tuple[Card, ...]) -> dict[str, Any]:
-    file = machine.case / "smi.json"
-    version = json.loads(file.read_text("utf-8"))["driver"] if file.exists() else None
     gpus = [
         {"index": card.index, "cc": ".".join(map(str, card.capability)) if card.capability else None} for card in cards
     ]
-    return {"driver.version": version, "driver.max_cuda": driver.short if driver else None, "gpus": gpus}
+    return {
+        "driver.version": _devices(machine).driver.version.value,
+        "driver.max_cuda": driver.short if driver else None,
+        "gpus": gpus,
+    }
 
 
 def _targets(cards: tuple[Card, ...]) -> tuple[Any, ...]:
