@@ -189,12 +189,10 @@ def survey(search: Search, cpu: Cpu | None = None, canary: Path = CANARY, deadli
     traces = tuple(examine(candidate, machine, search, canary, deadline_s) for candidate in candidates)
     trace = Trace(f"{cpu.machine}, {cpu.best}", search.selection, places, traces, devices=machine.seen)
     chosen, why = decide(trace, search, cpu)
-    chain = () if chosen is None else decide_chain(trace, chosen)
+    chain = decide_chain(trace, chosen) if chosen is not None else ()
     if chosen is not None and not chain:
-        chosen, why = (
-            None,
-            f"{trace.candidates[chosen].candidate.name} needs a CPU backend for the stages that it does not serve",
-        )
+        name = trace.candidates[chosen].candidate.name
+        chosen, why = None, f"{name} needs a CPU backend for the stages that it does not serve"
     return dataclasses.replace(trace, chosen=chosen, why=why, chain=chain)
 
 

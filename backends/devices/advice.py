@@ -59,7 +59,7 @@ def decide_advice(facts: DeviceFacts) -> Advice | None:
             "container-gpu-runtime",
             "start the container with access to the GPU (docker run --gpus all; podman --device nvidia.com/gpu=all)",
         )
-    if facts.platform == "wsl2" and state in ("absent", "library-missing", "not-loaded", "no-permission"):
+    if facts.platform == "wsl2":
         return Advice(
             "wsl-windows-driver",
             "update NVIDIA's driver on the Windows side and run `wsl --shutdown`; none is installed inside WSL",

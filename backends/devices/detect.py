@@ -56,10 +56,15 @@ class _Clock:
     """The time that is left of a deadline for everything."""
 
     def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
         self._end = time.monotonic() + deadline_s
 
     def left_s(self) -> float:
         return max(0.05, min(_CALL_S, self._end - time.monotonic()))
+
+    def half_left_s(self) -> float:
+        """Return what is left of the first half: a tool that hangs leaves the libraries their time."""
+        return max(0.05, min(_CALL_S, self._end - self._deadline_s / 2 - time.monotonic()))
 
 
 def probe_devices(
@@ -77,7 +82,7 @@ def probe_devices(
     clock = _Clock(deadline_s)
     platform = probe_platform(root, system)
     parts = locate_driver(root, path, environment, system)
-    smi = probe_smi(parts.nvidia_smi, environment, clock.left_s) if parts.nvidia_smi else None
+    smi = probe_smi(parts.nvidia_smi, environment, clock.half_left_s) if parts.nvidia_smi else None
     nvml = _NOT_ASKED
     # It tells what nvidia-smi tells: asked where that is missing or did not run.
     if parts.libnvml and (smi is None or smi.state in ("timeout", "failed")):

@@ -19,10 +19,7 @@ __all__ = ["CUDA_STATES", "LibraryReport", "ask_library", "parse_cuda", "parse_n
 
 _MAX_BYTES = 1 << 20
 _MAX_MEMORY = 1 << 50
-_START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from coli.backends.devices._library import main; raise SystemExit(main(sys.argv[2:]))"
-)
+_CHILD = Path(__file__).with_name("_library.py")  # imports nothing of coli: it starts in a few milliseconds
 
 # What cuInit returns -> state, and what that number means.
 CUDA_STATES: dict[int, tuple[DriverState, str]] = {
@@ -65,8 +62,7 @@ def ask_library(
     name = "libcuda" if kind == "cuda" else "libnvidia-ml"
     visible = {key: value for key, value in environment.items() if key != "CUDA_VISIBLE_DEVICES"}
     visible.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    search = [entry for entry in sys.path if entry and Path(entry).is_absolute()]
-    command = [sys.executable, "-I", "-c", _START, json.dumps(search), kind, str(path)]
+    command = [sys.executable, "-I", str(_CHILD), kind, str(path)]
     ended = run_child(command, deadline_s=deadline_s, max_bytes=_MAX_BYTES, environment=visible)
     steps = _steps(ended.output)
     last = next(reversed(steps), "open")

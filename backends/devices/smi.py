@@ -54,7 +54,8 @@ _BUS = re.compile(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0-7]
 _VERSION = re.compile(r"\d{2,4}(?:\.\d{1,4}){1,3}")
 _CUDA = re.compile(r"(\d{1,2})\.(\d{1,2})(?:\.\d+)?")
 # Digits in groups of three (with the separators of any language), or plain ones with a fraction.
-_GROUPED = re.compile(r"\d{1,3}(?:[.,'\u00a0\u202f\u2009 ]\d{3})+")
+_GROUPED = re.compile(r"\d{1,3}(?:[.,' ]\d{3})+")
+_SPACES = re.compile(r"[\u00a0\u2009\u202f]")
 _PLAIN = re.compile(r"(\d{1,12})(?:[.,]\d{1,2})?")
 
 
@@ -72,7 +73,7 @@ def _told(text: str | None) -> str | None:
     """Return the text of a field that says something, else None."""
     if text is None:
         return None
-    value = text.strip()
+    value = _SPACES.sub(" ", text).strip()
     if value.casefold() in _NOT_TOLD or (value.startswith("[") and value.endswith("]")):
         return None
     if "deprecated" in value.casefold() or len(value) > _MAX_TEXT or not value.isprintable():

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from building import Build, build_backends, build_driver, find_libraries
+from fake_machine import build_fake_driver
 from stubs import SOURCE, hand_canary, write_manifest
 
 from coli.backends.abi import HEADER
@@ -51,6 +52,12 @@ def stub_canary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("canary") / "canary.bin"
     path.write_bytes(hand_canary())
     return path
+
+
+@pytest.fixture(scope="session")
+def fake_driver(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a fake libcuda.so.1 and libnvidia-ml.so.1, to be laid out by fake_machine.make_machine."""
+    return build_fake_driver(compiler, tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,11 @@
 #define STUB_NAME "stub"
 #endif
 
+/* A library with device code, as nvcc leaves it behind. */
+#ifdef STUB_FATBIN
+__asm__(".section .nv_fatbin, \"a\", @progbits\n.incbin \"" STUB_FATBIN "\"\n.previous");
+#endif
+
 struct coli_context {
   int32_t threads;
   int64_t weights;
@@ -49,6 +54,11 @@ static coli_status refuse(coli_status status, int32_t code, const char *text, co
 static coli_status context_create(const coli_context_config *config, coli_context **context, coli_error *error) {
   if (config->size != sizeof *config || config->threads < 1)
     return refuse(COLI_FAILED, COLI_SITE_ARGUMENT, "stub: threads < 1", error);
+#ifdef STUB_WANTS_DEVICES
+  const char *devices = getenv("CUDA_VISIBLE_DEVICES");
+  if (!devices || strcmp(devices, STUB_WANTS_DEVICES))
+    return refuse(COLI_FAILED, COLI_SITE_DEVICE, devices ? devices : "CUDA_VISIBLE_DEVICES is not set", error);
+#endif
   *context = calloc(1, sizeof **context);
   (*context)->threads = config->threads;
   ++stub_contexts;
