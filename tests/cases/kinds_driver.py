@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coli.backends.abi import Slot
+from coli.backends.candidates import Search, find_candidates
 from coli.backends.cpu_level import Cpu
 from coli.backends.device_gates import check_architecture, check_devices, check_driver
 from coli.backends.devices import (
@@ -31,7 +32,6 @@ from coli.backends.devices import (
 )
 from coli.backends.devices.facts import Driver
 from coli.backends.devices.visible import Selection, VisibleDevice
-from coli.backends.candidates import Search, find_candidates
 from coli.backends.handshake import decide_slots
 from coli.backends.loader import decide, refusal_of
 from coli.backends.manifest import Manifest
@@ -39,7 +39,6 @@ from coli.backends.targets import (
     Capability,
     DeviceCode,
     DriverLimits,
-
     decide_code,
     parse_capability,
     parse_target,
