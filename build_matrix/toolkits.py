@@ -152,8 +152,10 @@ def _candidates(places: Places) -> Iterator[tuple[str, Path]]:
         if root := _root_of(folder / "nvcc", places):
             yield "PATH", root
     local = places.locate("/usr/local")
-    for folder in (local / "cuda", *_newest_first(local), places.locate("/opt/cuda"), places.locate("/usr")):
+    for folder in (local / "cuda", *_newest_first(local), places.locate("/opt/cuda")):
         yield str(folder), folder
+    if root := _root_of(places.locate("/usr/bin/nvcc"), places):
+        yield "distribution", root
     if value := environment.get("CONDA_PREFIX", "").strip():
         yield "CONDA_PREFIX", places.locate(value.rstrip("/"))
     sites = list(places.site_folders)

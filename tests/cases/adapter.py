@@ -1,17 +1,20 @@
 """Run cases against the real code: `adapter.py DIR [DIR...]`, each DIR a case or a folder of cases.
 
-A case's kind names a function that finds the facts; they are compared with those of `expected.json`. Functions lie in
-the modules `kinds_*.py` beside this file, each with `KINDS: dict[str, Callable[[Prepared], dict[str, Any]]]`.
+A case's kind names what finds the facts; they are compared with those of `expected.json`. It lies in one of the modules
+`kinds_*.py` beside this file. `KINDS` there is a mapping from kind to a function of the prepared machine that returns
+facts, or a set of kinds with two functions: `observe(case, work)` returns facts, `differences(case, facts)` compares.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from prepared import Prepared, prepare
@@ -49,12 +52,30 @@ class Outcome:
         return "\n      ".join((f"{self.id:7} {self.kind:14} {said}", *self.problems))
 
 
-def kinds() -> dict[str, Callable[[Prepared], dict[str, Any]]]:
-    """Return the function of each kind."""
-    found: dict[str, Callable[[Prepared], dict[str, Any]]] = {}
+Play = Callable[[Path, Path], list[str]]
+"""Play a case in an empty folder and return what is not as expected."""
+
+
+def kinds() -> dict[str, Play]:
+    """Return what plays each kind."""
+    found: dict[str, Play] = {}
     for file in sorted(HERE.glob("kinds_*.py")):
-        found.update(importlib.import_module(file.stem).KINDS)
+        module = importlib.import_module(file.stem)
+        for kind in module.KINDS:
+            found[kind] = _of_machine(module.KINDS[kind]) if isinstance(module.KINDS, dict) else _of_module(module)
     return found
+
+
+def _of_machine(function: Callable[[Prepared], dict[str, Any]]) -> Play:
+    def play(case: Path, work: Path) -> list[str]:
+        machine = prepare(case, work)
+        return list(compare(machine.expect, function(machine)))
+
+    return play
+
+
+def _of_module(module: ModuleType) -> Play:
+    return lambda case, work: list(module.differences(case, module.observe(case, work)))
 
 
 def find_cases(folders: list[Path]) -> Iterator[Path]:
@@ -66,20 +87,19 @@ def find_cases(folders: list[Path]) -> Iterator[Path]:
             yield from sorted(path.parent for path in folder.glob("*/expected.json"))
 
 
-def run_case(case: Path, functions: dict[str, Callable[[Prepared], dict[str, Any]]]) -> Outcome:
-    """Find the facts of one case and compare them."""
-    with tempfile.TemporaryDirectory(prefix="case-") as out:
-        machine = prepare(case.resolve(), Path(out).resolve())
-        id, kind = machine.expected["id"], machine.expected["kind"]
-        if kind not in functions:
-            return Outcome(id, kind, not_run=f"nothing answers cases of the kind {kind} yet")
+def run_case(case: Path, plays: dict[str, Play]) -> Outcome:
+    """Play one case."""
+    expected = json.loads((case / "expected.json").read_text("utf-8"))
+    id, kind = expected["id"], expected["kind"]
+    if kind not in plays:
+        return Outcome(id, kind, not_run=f"nothing answers cases of the kind {kind} yet")
+    with tempfile.TemporaryDirectory(prefix="case-") as work:
         try:
-            facts = functions[kind](machine)
+            return Outcome(id, kind, tuple(plays[kind](case.resolve(), Path(work).resolve())))
         except NotRun as reason:
             return Outcome(id, kind, not_run=str(reason))
         except Exception as error:  # a crash is an outcome of this case, not the end of the others
             return Outcome(id, kind, (f"{type(error).__name__}: {error}",))
-    return Outcome(id, kind, tuple(compare(machine.expect, facts)))
 
 
 def compare(expect: dict[str, Any], facts: dict[str, Any]) -> Iterator[str]:
@@ -118,7 +138,9 @@ def matches(found: Any, wanted: Any) -> bool:
     if isinstance(wanted, list):
         same = isinstance(found, (list, tuple)) and len(found) == len(wanted)
         return same and all(matches(one, other) for one, other in zip(found, wanted, strict=True))
-    return type(found) is type(wanted) and bool(found == wanted)
+    if isinstance(wanted, bool) or isinstance(found, bool):
+        return found is wanted
+    return bool(found == wanted)
 
 
 def _status_at_least(found: Any, wanted: Any) -> bool:
@@ -149,10 +171,10 @@ def _without_root(value: Any) -> Any:
 
 def main(arguments: list[str]) -> int:
     """Run all cases that are named; exit 1 when one failed, 2 when there was none."""
-    functions = kinds()
+    plays = kinds()
     outcomes = []
     for case in find_cases([Path(argument) for argument in arguments] or [HERE]):
-        outcome = run_case(case, functions)
+        outcome = run_case(case, plays)
         outcomes.append(outcome)
         print(outcome.line, flush=True)
     failed = sum(bool(outcome.problems) for outcome in outcomes)

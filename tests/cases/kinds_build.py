@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from adapter import NotRun, Row
 from prepared import Prepared, gcc_stand_in, toolkit_tree
 
+from coli.backends.devices import DeviceFacts, probe_devices
 from coli.build_matrix.arch import Card, parse_arch, supports
 from coli.build_matrix.classify import classify
-from coli.build_matrix.compilers import accepted, find_compilers, host_bounds, probe_glibc
+from coli.build_matrix.compilers import HostCompiler, accepted, find_compilers, host_bounds, probe_glibc
 from coli.build_matrix.decide import Facts, decide_cells
 from coli.build_matrix.matrix import load_matrix
 from coli.build_matrix.recipe import Recipe, Refusal
 from coli.build_matrix.request import Request, Value, read_request
 from coli.build_matrix.toolkits import Places, Toolkit, find_toolkits
-from coli.build_matrix.version import Version, parse_version
+from coli.build_matrix.version import Version
 from coli.errors import UsageError
 
 MATRIX = load_matrix()
@@ -95,7 +97,7 @@ def build_facts(machine: Prepared) -> dict[str, Any]:
     if table is not None:
         rows = json.loads((machine.case / table).read_text("utf-8"))
         if isinstance(rows[0], dict):
-            return {"table": [_combination(machine, number, row) for number, row in enumerate(rows)]}
+            return {"table": [_combination(machine, row) for row in rows]}
         play = _spelling if table.startswith("arch") else _log
         return {"table": [play(text, wanted) for text, wanted in rows]}
     if not (machine.case / "smi.json").exists():
@@ -126,18 +128,15 @@ def _log(text: str, wanted: str) -> Row:
     return Row(repr(text[:60]), wanted, found, found == wanted)
 
 
-def _combination(machine: Prepared, number: int, row: dict[str, Any]) -> Row:
+def _combination(machine: Prepared, row: dict[str, Any]) -> Row:
     """Build the facts of one row: a toolkit of that release with its cuBLAS headers, and that host compiler.
 
     NO_TC 0 and DEEPGEMM 0 are the flags at rest, as in a makefile: not given.
     """
-    root = machine.root / f"row-{number}"
-    toolkit_tree(root / "toolkit", row["toolkit"], machine.log, cublas=True)
-    gcc_stand_in(root / "bin" / row["ccbin"], f"{row['ccbin'].rpartition('-')[2]}.2.0", machine.log)
-    places = Places({"PATH": f"{root / 'bin'}", "CUDA_HOME": str(root / "toolkit")}, "x86_64", machine.root)
+    toolkits, compilers = _found(machine.root, row["toolkit"], row["ccbin"], machine.log)
     variables = {"CUDA_ARCH": row["CUDA_ARCH"], "NVCC_CCBIN": row["ccbin"]}
     variables |= {name: "1" for name in ("NO_TC", "DEEPGEMM") if row[name]}
-    facts = Facts(find_toolkits(places), find_compilers(places), deepgemm_pinned=Path("/pinned/include"))
+    facts = Facts(toolkits, compilers, deepgemm_pinned=Path("/pinned/include"))
     outcomes = decide_cells(read_request(variables), facts, MATRIX)
     refusals = [one for one in outcomes if isinstance(one, Refusal)]
     wanted = row["expect"]
@@ -163,27 +162,43 @@ def _combination(machine: Prepared, number: int, row: dict[str, Any]) -> Row:
     return Row(label, wanted, found, separate and {**found, **wanted} == found)
 
 
+@lru_cache(maxsize=64)
+def _found(root: Path, version: str, compiler: str, log: Path) -> tuple[tuple[Toolkit, ...], tuple[HostCompiler, ...]]:
+    folder = root / f"{version}-{compiler}"
+    toolkit_tree(folder / "toolkit", version, log, cublas=True)
+    gcc_stand_in(folder / "bin" / compiler, f"{compiler.rpartition('-')[2]}.2.0", log)
+    places = Places({"PATH": f"{folder / 'bin'}", "CUDA_HOME": str(folder / "toolkit")}, "x86_64", root)
+    return find_toolkits(places), find_compilers(places)
+
+
 def _places(machine: Prepared) -> Places:
     return Places(machine.environment, "x86_64", machine.root)
 
 
 def _driver_and_cards(machine: Prepared) -> tuple[Version | None, tuple[Card, ...]]:
-    file = machine.case / "smi.json"
-    said = json.loads(file.read_text("utf-8")) if file.exists() else {"gpus": [], "cuda": ""}
+    found = _devices(machine)
     cards = []
-    for gpu in said["gpus"]:
-        major, _, minor = (gpu.get("cc") or "").partition(".")
-        cards.append(Card(gpu["index"], gpu["name"], (int(major), int(minor)) if minor else None))
-    return parse_version(said["cuda"]), tuple(cards)
+    for gpu in found.gpus:
+        capability = gpu.capability.value
+        known = (capability.major, capability.minor) if capability else None
+        cards.append(Card(gpu.index, gpu.name.value or "unnamed", known))
+    cuda = found.driver.max_cuda.value
+    return Version(*cuda) if cuda else None, tuple(cards)
+
+
+def _devices(machine: Prepared) -> DeviceFacts:
+    return probe_devices(machine.environment, _places(machine).path_folders(), machine.root, "linux")
 
 
 def _driver_facts(machine: Prepared, driver: Version | None, cards: tuple[Card, ...]) -> dict[str, Any]:
-    file = machine.case / "smi.json"
-    version = json.loads(file.read_text("utf-8"))["driver"] if file.exists() else None
     gpus = [
         {"index": card.index, "cc": ".".join(map(str, card.capability)) if card.capability else None} for card in cards
     ]
-    return {"driver.version": version, "driver.max_cuda": driver.short if driver else None, "gpus": gpus}
+    return {
+        "driver.version": _devices(machine).driver.version.value,
+        "driver.max_cuda": driver.short if driver else None,
+        "gpus": gpus,
+    }
 
 
 def _targets(cards: tuple[Card, ...]) -> tuple[Any, ...]:
