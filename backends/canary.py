@@ -88,7 +88,7 @@ class _Runner:
         handle = ctypes.c_void_p()
         self.call("weight_bind", [self.context, ctypes.byref(desc), ctypes.byref(handle)])
         bound.append(handle)
-        if self.is_device:
+        if self.upload:
             self.call("weight_upload", [self.context, None, handle])
         return handle
 
