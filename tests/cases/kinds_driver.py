@@ -1,4 +1,4 @@
-"""Kinds driver, unified-memory, visible-devices, gpu, container, wsl, windows, mig, loader: facts from coli.backends."""
+"""Cases of driver, devices and loader: each folder's inputs through the real functions, facts as cases name them."""
 
 from __future__ import annotations
 
