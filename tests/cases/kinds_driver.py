@@ -1,4 +1,4 @@
-"""Cases of driver, devices and loader: each folder's inputs through the real functions, facts as cases name them."""
+"""Kinds driver, unified-memory, visible-devices, gpu, container, wsl, windows, mig, loader: facts of coli.backends."""
 
 from __future__ import annotations
 
