@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent
 TYPING_TREE = ROOT / "build" / "typing" / "coli"
 NATIVE_SUFFIXES = {".c", ".cc", ".cpp", ".h", ".hpp"}
 NATIVE_FOLDERS = ("backends", "bench", "tests")
+CASES = ROOT / "tests" / "cases"  # data: inputs as they were met
 
 
 def _install_package(session: nox.Session) -> None:
@@ -104,7 +105,7 @@ def lint(session: nox.Session) -> None:
         ("ruff", "format", "--check", "."),
         ("clang-format", "--dry-run", "--Werror", *_native_sources()),
         ("mypy", "--strict", "-p", "coli"),
-        ("mypy", "--strict", "noxfile.py", "ci/not_run.py", "ci/write_docs.py"),
+        ("mypy", "--strict", "noxfile.py", "ci/not_run.py", "ci/write_docs.py", "bench/synthetic.py"),
     ]
     failed = []
     for check in checks:  # all of them: one mistake must not hide the others
@@ -133,6 +134,13 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def bench(session: nox.Session) -> None:
+    """Measure what the order of every sum costs here, and the machine code of the same loops where nvcc is."""
+    _install_package(session)
+    session.run("python", "bench/orders/run.py", *session.posargs)
+
+
+@nox.session
 def lock(session: nox.Session) -> None:
     """Pin the requirements again, with hashes, for Python 3.10 and later on every platform."""
     session.install("uv")
@@ -147,7 +155,7 @@ def _native_sources() -> list[str]:
         str(path.relative_to(ROOT))
         for folder in NATIVE_FOLDERS
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in NATIVE_SUFFIXES
+        if path.suffix in NATIVE_SUFFIXES and CASES not in path.parents
     )
 
 

@@ -1,4 +1,4 @@
-"""Show what the order of docs/numerics.md costs: ``python bench/orders/run.py LIBRARY... [--nvdisasm PATH]``.
+"""Show what the order of docs/numerics.md costs: ``python bench/orders/run.py [LIBRARY...] [--nvdisasm PATH]``.
 
 For each library and format the share of the read bandwidth (one token) and of the fma peak (64 tokens), both limits
 measured in the same run around each kernel; then, when nvcc is there, the machine code of the same loops for three GPU
@@ -22,6 +22,8 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tests" / "backends"))
 import native  # noqa: E402
+
+from coli.backends.candidates import PACKAGE_LIB  # noqa: E402
 
 THREADS = 2
 COLS = 4096
@@ -136,14 +138,15 @@ def machine_code(folder: Path, nvcc: str, nvdisasm: str) -> list[str]:
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("libraries", type=Path, nargs="*")
+    parser.add_argument("libraries", type=Path, nargs="*", help="default: the installed x86-64-v4 and v3")
     parser.add_argument("--nvdisasm", default=shutil.which("nvdisasm"))
     arguments = parser.parse_args()
+    libraries = arguments.libraries or sorted(PACKAGE_LIB.glob("libcoli_cpu_x86_64_v*.so"), reverse=True)
     with tempfile.TemporaryDirectory() as folder:
-        if arguments.libraries:
+        if libraries:
             print("| library | format | one token | share of read bandwidth | 64 tokens | share of fma peak |")
             print("|---|---|---|---|---|---|")
-        for path in arguments.libraries:
+        for path in libraries:
             library = native.Library(path)
             limits = probe(Path(folder), library.name.removeprefix("cpu-"))
             for name in FORMATS:

@@ -134,7 +134,7 @@ def _compare_one(key: str, wanted: Any, facts: dict[str, Any]) -> str | None:
 def matches(found: Any, wanted: Any) -> bool:
     """Compare values: of mappings only the expected keys, lists one by one."""
     if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(key in found and matches(found[key], wanted[key]) for key in wanted)
+        return isinstance(found, dict) and not any(_compare_one(key, wanted[key], found) for key in wanted)
     if isinstance(wanted, list):
         same = isinstance(found, (list, tuple)) and len(found) == len(wanted)
         return same and all(matches(one, other) for one, other in zip(found, wanted, strict=True))

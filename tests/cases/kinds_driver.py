@@ -1,17 +1,16 @@
-"""The kinds driver, unified-memory, visible-devices, gpu, container, wsl, windows, mig and loader: facts from a case.
-
-`observe(case, work)` runs the real detector and the real decisions on what the folder holds and returns the keys that
-`expected.json` uses. What a folder holds decides what is done, not its name.
-"""
+"""Kinds driver, unified-memory, visible-devices, gpu, container, wsl, windows, mig, loader: facts from coli.backends."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
+
+from adapter import Row
+from prepared import TOOLS, Prepared
 
 from coli.backends.abi import Slot
 from coli.backends.candidates import Search, find_candidates
@@ -46,43 +45,24 @@ from coli.backends.targets import (
 from coli.backends.trace import Candidate, CandidateTrace, Trace
 from coli.errors import BackendRefused
 
-KINDS = frozenset(
-    {"driver", "unified-memory", "visible-devices", "gpu", "container", "wsl", "windows", "mig", "loader"}
-)
-TOOL = Path(__file__).with_name("tools") / "fake_nvidia_smi.py"
 MIB = 1 << 20
-PCI_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def prepare(case: Path, work: Path, smi: str = "smi.json") -> tuple[Path, Path, dict[str, str]]:
-    """Lay a case out: return its root, the folder that stands for PATH, and the environment."""
-    root, tools = work / "root", work / "bin"
-    for folder in (root, tools):
-        shutil.rmtree(folder, ignore_errors=True)
-    tools.mkdir(parents=True)
-    if (case / "root").is_dir():
-        shutil.copytree(case / "root", root, symlinks=True)
-    root.mkdir(exist_ok=True)
-    environment = {"PATH": str(tools)}
-    if (case / smi).is_file():
-        tool = tools / "nvidia-smi"
-        tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I "{TOOL}" "$@"\n', encoding="utf-8")
-        tool.chmod(0o755)
-        environment["FAKE_SMI"] = str(case / smi)
-    if (case / "env.json").is_file():
-        for name, value in read(case / "env.json").items():
-            if value is not None:
-                environment[name] = value.replace("$ROOT", str(root))
-    return root, tools, environment
-
-
-def probe(case: Path, work: Path, smi: str = "smi.json") -> tuple[DeviceFacts, dict[str, str]]:
-    root, tools, environment = prepare(case, work, smi)
-    return probe_devices(environment, (tools,), root, "linux"), environment
+def probe(machine: Prepared, smi: Path | None = None) -> DeviceFacts:
+    """Run the detector on the machine of a case; ``smi``: another description of what nvidia-smi says."""
+    folders = [machine.root / entry.lstrip("/") for entry in machine.environment["PATH"].split(":")]
+    if smi is not None:
+        stand_in = machine.root / smi.stem / "nvidia-smi"
+        stand_in.parent.mkdir(exist_ok=True)
+        command = shlex.join(["exec", sys.executable, "-IS", str(TOOLS / "fake_nvidia_smi.py")])
+        stand_in.write_text(f'#!/bin/sh\nFAKE_SMI={shlex.quote(str(smi))} {command} "$@"\n', encoding="utf-8")
+        stand_in.chmod(0o755)
+        folders = [stand_in.parent]
+    return probe_devices(machine.environment, folders, machine.root, "linux")
 
 
 def mib(fact: Fact[int]) -> int | None:
@@ -127,26 +107,40 @@ def show_visible(device: VisibleDevice) -> dict[str, Any]:
     }
 
 
-def observe(case: Path, work: Path) -> dict[str, Any]:
-    """Return the facts of a case by the keys of `expect`."""
+def driver_facts(machine: Prepared) -> dict[str, Any]:
+    """Return the facts of a case by the keys of `expect`. What its folder holds decides what is asked."""
+    case = machine.case
     if (case / "layouts.json").is_file():
-        return {"table": windows_rows(case, work)}
+        return {"table": windows_rows(case, machine.root)}
     if (case / "pick.json").is_file():
-        return {"table": [[cc, pick(cc)] for cc, _ in read(case / "pick.json")]}
+        return {"table": [picked(cc, want) for cc, want in read(case / "pick.json")]}
     if (case / "symbols.json").is_file():
-        return loaded_by_symbols(read(case / "symbols.json"), work)
+        return loaded_by_symbols(read(case / "symbols.json"), machine.root)
     several = sorted(case.glob("smi-*.json"))
     if several:
+        each = [of_machine(probe(machine, path), machine.environment) for path in several]
         files = [path.stem.removeprefix("smi-") for path in several]
-        return {"each": [of_machine(*probe(case, work, path.name)) for path in several], "files": files}
-    facts, environment = probe(case, work)
-    found = of_machine(facts, environment)
+        rows = [{**(one["gpus"] or [{}])[0], **one, "gpus": len(one["gpus"])} for one in each]
+        same = {key: value for key, value in rows[0].items() if all(row.get(key) == value for row in rows)}
+        return {"each": same, "files": files}
+    facts = probe(machine)
+    found = of_machine(facts, machine.environment)
     if (case / "visible.json").is_file():
-        rows = [(value, visible_devices(value, facts.gpus, "PCI_BUS_ID")) for value, _ in read(case / "visible.json")]
-        found["table"] = [[value, [device.gpu.index for device in seen.devices]] for value, seen in rows]
+        found["table"] = [visible_row(value, want, facts) for value, want in read(case / "visible.json")]
     if (case / "lib.json").is_file():
         found |= predictions(read(case / "lib.json"), facts)
     return found
+
+
+def visible_row(value: str | None, want: list[int], facts: DeviceFacts) -> Row:
+    seen = [device.gpu.index for device in visible_devices(value, facts.gpus, "PCI_BUS_ID").devices]
+    return Row(f"CUDA_VISIBLE_DEVICES={value!r}", want, seen, seen == want)
+
+
+def picked(cc: str | None, want: str) -> Row:
+    found = pick(cc)
+    # "cpu or probe: ..." leaves the choice.
+    return Row(str(cc), want, found, found.startswith("cpu") if want.startswith("cpu or ") else found == want)
 
 
 def of_machine(facts: DeviceFacts, environment: dict[str, str]) -> dict[str, Any]:
@@ -167,9 +161,7 @@ def of_machine(facts: DeviceFacts, environment: dict[str, str]) -> dict[str, Any
         "pci_nvidia_cards": facts.pci_cards.value,
         "gpus": [show(gpu, facts) for gpu in facts.gpus],
         "advice_kind": advice.kind if advice else None,
-        "advice": advice.text if advice else "",
-        "status": "ok" if driver.state == "ok" and selection.usable else "fail-gpu-only",
-        "status_at_most": "ok" if not selection.skipped else "warn" if selection.usable else "fail",
+        "status": ("warn" if selection.skipped else "ok") if selection.usable else "fail-gpu-only",
         "cpu_usable": True,  # nothing of the driver is linked or needed
         "can_run_cuda12": runs_toolkit(driver, 12),
         "can_run_cuda13": runs_toolkit(driver, 13),
@@ -183,9 +175,15 @@ def of_machine(facts: DeviceFacts, environment: dict[str, str]) -> dict[str, Any
         "engine_env": {name: value for name, value in variables.items() if name == "CUDA_DEVICE_ORDER"},
         "plan_gpu": selection.usable[0].name if selection.usable else None,
         "backend": "cuda" if check_driver(facts, (12, 8)).verdict == "ok" and selection.usable else "cpu",
-        "warn": "; ".join(facts.notes),
-        "notes": facts.notes,
+        "warn": next((note.partition(":")[0] for note in facts.notes if "stubs" in note), None),
+        "must_not": broken(facts, advice.text if advice else ""),
     }
+
+
+def broken(facts: DeviceFacts, advice: str) -> list[str]:
+    found = [f"a GPU named {gpu.name.value}" for gpu in facts.gpus if "ailed" in (gpu.name.value or "")]
+    inside = facts.platform == "wsl2" or facts.container
+    return found + [f"advise: {advice}" for word in ("apt", "install nvidia") if inside and word in advice.lower()]
 
 
 def runs_toolkit(driver: Driver, major: int) -> bool | None:
@@ -215,7 +213,7 @@ def predictions(library: dict[str, Any], facts: DeviceFacts) -> dict[str, Any]:
     return found
 
 
-def windows_rows(case: Path, work: Path) -> list[dict[str, Any]]:
+def windows_rows(case: Path, work: Path) -> list[Row]:
     rows = []
     for number, layout in enumerate(read(case / "layouts.json")):
         root = work / f"layout-{number}"
@@ -223,11 +221,10 @@ def windows_rows(case: Path, work: Path) -> list[dict[str, Any]]:
             path = root / re.sub(r"^[A-Za-z]:/", "", name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"placeholder")
-        facts = probe_devices({"SystemRoot": r"C:\Windows"}, (), root, "win32")
-        row: dict[str, Any] = {"found": facts.driver.nvidia_smi.value}
-        if row["found"] is None:
-            row["gpu_state"] = facts.driver.state
-        rows.append(row)
+        driver = probe_devices({"SystemRoot": r"C:\Windows"}, (), root, "win32").driver
+        found = {"found": driver.nvidia_smi.value, "gpu_state": driver.state}
+        want = {key: value for key, value in layout.items() if key != "files"}
+        rows.append(Row(f"layout {number}", want, found, all(found[key] == want[key] for key in want)))
     return rows
 
 
@@ -285,61 +282,6 @@ def loaded_by_symbols(table: dict[str, Any], work: Path) -> dict[str, Any]:
     return found
 
 
-def differences(case: Path, observed: dict[str, Any]) -> list[str]:
-    """Compare what was observed with `expected.json`; return a line for each difference."""
-    expect = read(case / "expected.json")["expect"]
-    return [line for key, want in expect.items() for line in _differs(key, want, observed, case)]
-
-
-def _differs(key: str, want: Any, observed: dict[str, Any], case: Path) -> list[str]:
-    if key == "table":
-        return _table(read(case / want), observed.get("table"))
-    if key == "each":
-        rows = observed["each"]
-        flat = [{**row["gpus"][0], "gpus": len(row["gpus"])} for row in rows if row["gpus"]]
-        return [f"{row}" for row in flat if any(row.get(k) != v for k, v in want.items())] or (
-            [] if len(flat) == len(rows) else ["a rendering without a device"]
-        )
-    if key in ("gpus", "visible", "skipped"):
-        have = observed[key]
-        if len(have) != len(want):
-            return [f"{key}: {len(have)} instead of {len(want)}"]
-        return [
-            line
-            for one, wanted in zip(have, want, strict=True)
-            for name, value in wanted.items()
-            for line in _differs(name, value, one, case)
-        ]
-    if key.endswith("_in"):
-        have = observed.get(key[:-3])
-        return [] if have in want else [f"{key}: {have!r}"]
-    if key.endswith("_max"):
-        have = observed.get(key[:-4])
-        return [] if have is not None and have <= want else [f"{key}: {have!r}"]
-    if key == "status_at_most":
-        scale = ("ok", "note", "warn", "fail")
-        return [] if scale.index(observed[key]) <= scale.index(want) else [f"{key}: {observed[key]}"]
-    if key == "warn":
-        return [] if want in observed["warn"] else [f"warn: {observed['warn']!r}"]
-    if key == "files":
-        return [] if observed["files"] == sorted(want) else [f"files: {observed['files']}"]
-    have = observed.get(key)
-    return [] if have == want else [f"{key}: {have!r} instead of {want!r}"]
-
-
-def _table(want: list[Any], have: list[Any] | None) -> list[str]:
-    if have is None or len(have) != len(want):
-        return ["table: rows are missing"]
-    lines = []
-    for wanted, one in zip(want, have, strict=True):
-        if isinstance(wanted, dict):
-            keys = set(wanted) - {"files"}
-            if any(one.get(key) != wanted[key] for key in keys):
-                lines.append(f"table: {one} instead of {wanted}")
-        # "cpu or probe: ..." leaves the choice.
-        elif str(wanted[1]).startswith("cpu or "):
-            if not str(one[1]).startswith("cpu"):
-                lines.append(f"table: {one} instead of {wanted}")
-        elif list(one) != list(wanted):
-            lines.append(f"table: {one} instead of {wanted}")
-    return lines
+KINDS = dict.fromkeys(
+    ("driver", "unified-memory", "visible-devices", "gpu", "container", "wsl", "windows", "mig", "loader"), driver_facts
+)

@@ -35,9 +35,12 @@ def test_order_and_origin(file: Path) -> None:
 
 
 def test_every_name_appears_once() -> None:
-    for field in ("name", "option", "variable", "toml_key"):
+    for field in ("name", "variable", "toml_key"):
         names = [getattr(setting, field) for setting in SETTINGS if getattr(setting, field)]
         assert len(names) == len(set(names))
+    # An option may mean another thing to another command: `run --explain`, `build --explain CELL`.
+    options = [(reader, setting.option) for setting in SETTINGS if setting.option for reader in setting.readers]
+    assert len(options) == len(set(options))
     for setting in SETTINGS:
         assert setting.help.endswith(".") and setting.readers
         assert setting.default is not None or setting.unset

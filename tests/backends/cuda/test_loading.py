@@ -10,11 +10,11 @@ import native
 import numpy as np
 from building import Build
 
-from coli.backends.canary import run_canary
 from coli.backends.dispatch import Dispatcher, Fallback, Format
 from coli.backends.gates import judge_answer
 from coli.backends.loader import CANARY
 from coli.backends.probe import probe_library
+from coli.backends.vectors import read_vectors, write_vectors
 
 
 @dataclass(frozen=True)
@@ -34,22 +34,24 @@ def opened(path: Path) -> Opened:
 
 
 def test_gates_let_it_through(shim_path: Path) -> None:
-    findings = {finding.gate: finding for finding in judge_answer(probe_library(shim_path, CANARY, 60))}
+    findings = {finding.gate: finding for finding in judge_answer(probe_library(shim_path, CANARY, 60, "cuda"))}
     assert {finding.verdict for finding in findings.values()} == {"ok"}, findings
     said = findings["canary"].evidence
     assert "every bit as recorded; left to the CPU: " in said
     assert "matmul_fp4" not in said and "attention" in said
 
 
-def test_who_declines_everything_is_refused(shim_path: Path) -> None:
-    from coli.backends.abi.structs import Backend
-    from coli.backends.vectors import read_vectors
-
+def test_who_declines_everything_is_refused(shim_path: Path, tmp_path: Path) -> None:
     every = read_vectors(CANARY.read_bytes())
-    table = Backend.from_address(opened(shim_path).address)
-    result = run_canary(table, [case for case in every if case.stage == "attention"], may_decline=True)
-    assert result.problems == ("every call was declined",)
-    assert run_canary(table, every, may_decline=True).problems == ()
+    canary = tmp_path / "canary.bin"
+    canary.write_bytes(write_vectors([case for case in every if case.stage == "attention"]))
+    findings = {finding.gate: finding for finding in judge_answer(probe_library(shim_path, canary, 60, "cuda"))}
+    assert (findings["canary"].verdict, findings["canary"].code) == ("refused", "canary.nothing-served")
+
+
+def test_a_cpu_library_may_decline_nothing(shim_path: Path) -> None:
+    findings = {finding.gate: finding for finding in judge_answer(probe_library(shim_path, CANARY, 60, "cpu"))}
+    assert findings["canary"].code == "canary.bits" and "declined" in findings["canary"].evidence
 
 
 def test_chain_ends_with_the_cpu(native_build: Build, shim_path: Path) -> None:

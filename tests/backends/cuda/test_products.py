@@ -57,6 +57,12 @@ def odd_products(make: cases.Maker) -> Iterator[cases.Call]:
             x = make.floats(tokens, groups * cols, scale=1e3)
             x[:, ::7] = -0.0
             yield cases.Call(f"matmul_{name}", [weight, x, groups, np.zeros((tokens, rows), np.float32)], (3,))
+    for format, cols in [(native.FP8, 2100), (native.FP4, 4096)]:  # products with the factor that are subnormal
+        weight = make.weight(format, 7, cols)
+        assert weight.scales is not None
+        weight.scales[:] = 0
+        x = make.floats(1, cols, scale=2.0**-10)
+        yield cases.Call(f"matmul_{NAMES[format]}", [weight, x, 1, np.zeros((1, 7), np.float32)], (3,))
 
 
 CALLS = [

@@ -138,9 +138,19 @@ def test_device_matrices_and_streams(context: native.Context) -> None:
     target = native.Matrix(wide.ctypes.data, 3, 21, 30, 0, 0)
     on_stream(context, "buffer_copy", ctypes.byref(again), ctypes.byref(target))
     assert wide[:, :21].tobytes() == want.tobytes() and (wide[:, 21:] == 7).all()
-    with pytest.raises(native.Refused, match="1 streams open"):
+    context.service("stream_release", stream)
+
+
+def test_destroyed_last(context: native.Context) -> None:
+    stream = ctypes.c_void_p()
+    context.service("stream_create", ctypes.byref(stream))
+    with pytest.raises(native.Refused, match="0 weights are still bound and 1 streams open"):
         context._call("context_destroy", context.handle)
     context.service("stream_release", stream)
+    spec, _, _ = product_values()
+    context.weight(native.FP4, 8, 64, spec.codes, spec.scales)
+    with pytest.raises(native.Refused, match="1 weights are still bound and 0 streams open"):
+        context._call("context_destroy", context.handle)
 
 
 def test_refill(context: native.Context) -> None:
@@ -166,6 +176,14 @@ def test_refill(context: native.Context) -> None:
         on_stream(context, "weight_refill", weight.handle, ctypes.byref(weight.desc()))
     product(weight)
     assert results[3] == results[0]
+
+    late = native.Weight(context, native.FP8, 20, 200, first.codes, first.scales)  # refilled before it is uploaded
+    context.weights.append(late)
+    late.codes, late.scales = second.codes, second.scales
+    on_stream(context, "weight_refill", late.handle, ctypes.byref(late.desc()))
+    context.service("weight_upload", late.handle)
+    product(late)
+    assert results[4] == results[0]
 
 
 def product_values(tokens: int = 1, rows: int = 8) -> tuple[cases.WeightSpec, NDArray[np.float32], NDArray[np.float32]]:

@@ -23,10 +23,8 @@ TOLERANCE = 2e-4
 def calls(oracle: dict[str, Any], oracle_path: Path) -> dict[str, Calls]:
     """The stage calls of the traced prompt in one chunk, by layer: "layer 3", "head"."""
     ids = next(p["ids"] for p in oracle["prompts"] if p["name"] == oracle["trace_prompt"])
-    with (
-        coli.open(oracle_path, threads=2, context=256, prefill_chunk=256) as model,
-        recorded_stages(model._dispatcher) as made,
-    ):
+    model = coli.open(oracle_path, threads=2, context=256, prefill_chunk=256)
+    with model, recorded_stages(model._dispatcher) as made:
         model.logits(ids)
     found: dict[str, Calls] = {}
     for call in made:
