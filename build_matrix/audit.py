@@ -6,18 +6,23 @@ import struct
 from pathlib import Path
 
 from coli.backends.abi import QUERY_SYMBOL
-from coli.backends.containers import ContainerError, Window, read_container, read_sections
+from coli.backends.containers import ContainerError, Section, Window, read_container, read_sections
 from coli.backends.fatbin import FatbinError, read_fatbin
 from coli.build_matrix.arch import Target
 
 __all__ = ["audit_library", "exported_symbols"]
 
-_ALLOWED = ("libc.so.", "libm.so.", "libpthread.so.", "libdl.so.", "librt.so.", "ld-linux")
+# What every system of the kind has. Never the driver's libraries: a library must load where there is no driver.
+_ALLOWED = {
+    "elf": ("libc.so.", "libm.so.", "libpthread.so.", "libdl.so.", "librt.so.", "ld-linux"),
+    "pe": ("kernel32.dll", "msvcrt.dll", "ucrtbase.dll", "api-ms-win-", "ntdll.dll"),
+}
 _DYNSYM = 11
 _SYMBOL = struct.Struct("<IBBHQQ")
 _MAX_SYMBOLS = 1 << 16
 _UNDEFINED = 0
 _LOCAL = 0
+_EXPORTS = struct.Struct("<24xI4xI")  # of the export directory: the count of names and where they lie
 
 
 def audit_library(library: Path, targets: tuple[Target, ...] | None) -> tuple[str, ...]:
@@ -29,9 +34,12 @@ def audit_library(library: Path, targets: tuple[Target, ...] | None) -> tuple[st
     except (ContainerError, FatbinError, OSError) as error:
         return (f"it cannot be read: {error}",)
     problems = []
-    strange = [name for name in container.needed if not name.startswith(_ALLOWED)]
+    allowed = _ALLOWED[container.kind]
+    strange = [name for name in container.needed if not name.lower().startswith(allowed)]
     if strange:
         problems.append(f"it needs {', '.join(strange)}, which a machine may not have")
+    if container.run_path:
+        problems.append(f"it looks for libraries in {', '.join(container.run_path)}, a folder of the build")
     if exported != (QUERY_SYMBOL,):
         problems.append(f"it exports {', '.join(exported[:8]) or 'nothing'}, not just {QUERY_SYMBOL}")
     found = {str(target) for target in fatbin.targets} if fatbin is not None else set()
@@ -43,14 +51,22 @@ def audit_library(library: Path, targets: tuple[Target, ...] | None) -> tuple[st
             + (f"; missing {', '.join(missing)}" if missing else "")
             + (f"; not asked for {', '.join(more)}" if more else "")
         )
+    elif fatbin is not None:
+        # A unit compiled with other flags than the rest would fail on some cards only.
+        code = {target for target in fatbin.targets if not target.ptx}
+        lacking = {str(t) for unit in fatbin.units for t in code - {entry.target for entry in unit}}
+        if lacking:
+            problems.append(f"a part of its device code lacks {', '.join(sorted(lacking))}")
     return tuple(problems)
 
 
 def exported_symbols(library: Path) -> tuple[str, ...]:
-    """Return the names that a 64-bit little-endian ELF library defines for others, sorted. Raises ContainerError."""
+    """Return the names that a 64-bit little-endian library defines for others, sorted. Raises ContainerError."""
     with library.open("rb") as file:
         window = Window(file)
         sections = read_sections(window)
+        if window.read(0, 2, "the magic") == b"MZ":
+            return _exports_of_dll(window, sections)
         found: set[str] = set()
         for section in (one for one in sections if one.kind == _DYNSYM):
             if section.link >= len(sections) or section.size > _MAX_SYMBOLS * _SYMBOL.size:
@@ -61,3 +77,26 @@ def exported_symbols(library: Path) -> tuple[str, ...]:
                 if index != _UNDEFINED and info >> 4 != _LOCAL:
                     found.add(window.name(strings.offset + name, "a symbol's name"))
     return tuple(sorted(found))
+
+
+def _exports_of_dll(window: Window, sections: tuple[Section, ...]) -> tuple[str, ...]:
+    header = int.from_bytes(window.read(60, 4, "the offset of the PE header"), "little")
+    wide = window.read(header + 24, 2, "the PE optional header") == b"\x0b\x02"
+    at = header + 24 + (112 if wide else 96)  # the first data directory is that of the exports
+    address = int.from_bytes(window.read(at, 4, "the PE directories"), "little")
+    if not address:
+        return ()
+
+    def locate(address: int) -> int:
+        for section in sections:
+            if section.address <= address < section.address + section.size:
+                return section.offset + address - section.address
+        raise ContainerError("damaged", "the exports lie outside the sections")
+
+    count, names = _EXPORTS.unpack(window.read(locate(address), _EXPORTS.size, "the exports"))
+    if count > _MAX_SYMBOLS:
+        raise ContainerError("damaged", "the exports are beyond every measure")
+    table = window.read(locate(names), count * 4, "the names of the exports") if count else b""
+    return tuple(
+        sorted(window.name(locate(entry), "the name of an export") for (entry,) in struct.iter_unpack("<I", table))
+    )

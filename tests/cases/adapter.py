@@ -2,7 +2,7 @@
 
 A case's kind names what finds the facts; they are compared with those of `expected.json`. It lies in one of the modules
 `kinds_*.py` beside this file. `KINDS` there is a mapping from kind to a function of the prepared machine that returns
-facts, or a set of kinds with two functions: `observe(case, work)` returns facts, `differences(case, facts)` compares.
+facts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from prepared import Prepared, prepare
@@ -62,7 +61,7 @@ def kinds() -> dict[str, Play]:
     for file in sorted(HERE.glob("kinds_*.py")):
         module = importlib.import_module(file.stem)
         for kind in module.KINDS:
-            found[kind] = _of_machine(module.KINDS[kind]) if isinstance(module.KINDS, dict) else _of_module(module)
+            found[kind] = _of_machine(module.KINDS[kind])
     return found
 
 
@@ -72,10 +71,6 @@ def _of_machine(function: Callable[[Prepared], dict[str, Any]]) -> Play:
         return list(compare(machine.expect, function(machine)))
 
     return play
-
-
-def _of_module(module: ModuleType) -> Play:
-    return lambda case, work: list(module.differences(case, module.observe(case, work)))
 
 
 def find_cases(folders: list[Path]) -> Iterator[Path]:
