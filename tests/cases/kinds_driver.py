@@ -1,4 +1,4 @@
-"""Kinds driver, unified-memory, visible-devices, gpu, container, wsl, windows, mig, loader: facts of coli.backends."""
+"""driver, unified-memory, visible-devices, gpu, container, wsl, windows, mig, loader: facts from coli.backends."""
 
 from __future__ import annotations
 
