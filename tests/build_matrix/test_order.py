@@ -1,4 +1,4 @@
-"""Which cells a build makes: the defaults of a machine, named ones, and what the sources of this version do not hold."""
+"""Which cells a build makes: a machine's defaults, named ones, and what the sources of this version do not hold."""
 
 from __future__ import annotations
 

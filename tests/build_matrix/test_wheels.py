@@ -71,8 +71,10 @@ def make(tmp_path: Path, bundle: Bundle, *options: str, pip: bool = False) -> Pa
     python = Path(sys.executable)
     if not pip:
         python = tmp_path / "python"
-        python.write_text('#!/bin/sh\nwhile [ "$1" != --dest ]; do shift; done\ncp "$PIP_FIND_LINKS"/*.whl "$2"\n')
-        python.chmod(0o755)
+        fresh = tmp_path / f"python-{threading.get_ident()}"  # two at once must not write what the other one runs
+        fresh.write_text('#!/bin/sh\nwhile [ "$1" != --dest ]; do shift; done\ncp "$PIP_FIND_LINKS"/*.whl "$2"\n')
+        fresh.chmod(0o755)
+        fresh.replace(python)
     variables = environment(tmp_path / "index")
     return make_bundle(bundle, tmp_path / "my cache ü", "x86_64", variables, options, python=python)
 
