@@ -13,7 +13,7 @@ from coli.build_matrix.arch import Target
 from coli.build_matrix.audit import audit_library, exported_symbols
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "backends"))
-from fatbin_writer import fatbin  # noqa: E402
+from fatbin_writer import fatbin
 
 QUERY = "const void *coli_backend_query(void) { return 0; }\n"
 

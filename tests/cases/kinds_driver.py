@@ -1,4 +1,4 @@
-"""Kinds driver, unified-memory, visible-devices, gpu, container, wsl, windows, mig, loader: facts from coli.backends."""
+"""Kinds of driver, devices and loader: facts from coli.backends."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from adapter import Row
 from prepared import TOOLS, Prepared
 
 from coli.backends.abi import Slot
+from coli.backends.candidates import Search, find_candidates
 from coli.backends.cpu_level import Cpu
 from coli.backends.device_gates import check_architecture, check_devices, check_driver
 from coli.backends.devices import (
@@ -30,7 +31,6 @@ from coli.backends.devices import (
 )
 from coli.backends.devices.facts import Driver
 from coli.backends.devices.visible import Selection, VisibleDevice
-from coli.backends.candidates import Search, find_candidates
 from coli.backends.handshake import decide_slots
 from coli.backends.loader import decide, refusal_of
 from coli.backends.manifest import Manifest

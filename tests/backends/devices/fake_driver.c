@@ -30,7 +30,8 @@ static int start(void) {
   const char *text = getenv("FAKE_DEVICES");
   while (text && *text && device_count < 16) {
     device *d = &devices[device_count];
-    if (sscanf(text, "%d.%d,%d,%d,%d,%95[^;]", &d->major, &d->minor, &d->mib, &d->unified, &d->bus, d->name) != 6) break;
+    if (sscanf(text, "%d.%d,%d,%d,%d,%95[^;]", &d->major, &d->minor, &d->mib, &d->unified, &d->bus, d->name) != 6)
+      break;
     ++device_count;
     text = strchr(text, ';');
     if (text) ++text;
@@ -46,33 +47,56 @@ int cuDeviceGetCount(int *count) {
   return *count = device_count, 0;
 }
 int cuDeviceGet(int *handle, int ordinal) { return *handle = ordinal, 0; }
-int cuDeviceGetName(char *name, int size, int handle) { return snprintf(name, (size_t)size, "%s", devices[handle].name), 0; }
+int cuDeviceGetName(char *name, int size, int handle) {
+  return snprintf(name, (size_t)size, "%s", devices[handle].name), 0;
+}
 int cuDeviceGetUuid_v2(unsigned char *uuid, int handle) { return memset(uuid, devices[handle].bus, 16), 0; }
 int cuDeviceTotalMem_v2(size_t *bytes, int handle) { return *bytes = (size_t)devices[handle].mib << 20, 0; }
 int cuDeviceGetAttribute(int *value, int attribute, int handle) {
   const device *d = &devices[handle];
   switch (attribute) {
-    case 18: *value = d->unified; return 0;
-    case 33: *value = d->bus; return 0;
-    case 34: case 50: *value = 0; return 0;
-    case 75: *value = d->major; return 0;
-    case 76: *value = d->minor; return 0;
+    case 18:
+      *value = d->unified;
+      return 0;
+    case 33:
+      *value = d->bus;
+      return 0;
+    case 34:
+    case 50:
+      *value = 0;
+      return 0;
+    case 75:
+      *value = d->major;
+      return 0;
+    case 76:
+      *value = d->minor;
+      return 0;
   }
   return 1;
 }
 #else
-typedef struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci;
-typedef struct memory { unsigned version; uint64_t total, reserved, free, used; } memory;
+typedef struct pci {
+  char legacy[16];
+  unsigned domain, bus, device, id, subsystem;
+  char bus_id[32];
+} pci;
+typedef struct memory {
+  unsigned version;
+  uint64_t total, reserved, free, used;
+} memory;
 int nvmlInit_v2(void) { return start(); }
 int nvmlSystemGetDriverVersion(char *text, unsigned size) { return snprintf(text, size, "550.90.07"), 0; }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { return *version = number("FAKE_VERSION", 12040), 0; }
 int nvmlDeviceGetCount_v2(unsigned *count) { return *count = (unsigned)device_count, 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { return *handle = &devices[index], 0; }
-int nvmlDeviceGetName(void *handle, char *text, unsigned size) { return snprintf(text, size, "%s", ((device *)handle)->name), 0; }
+int nvmlDeviceGetName(void *handle, char *text, unsigned size) {
+  return snprintf(text, size, "%s", ((device *)handle)->name), 0;
+}
 int nvmlDeviceGetUUID(void *handle, char *text, unsigned size) {
   const int b = ((device *)handle)->bus;
-  return snprintf(text, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b, b, b, b, b, b, b, b,
-                  b, b, b, b, b, b, b, b), 0;
+  return snprintf(text, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b, b, b, b, b,
+                  b, b, b, b, b, b, b, b, b, b, b),
+         0;
 }
 int nvmlDeviceGetPciInfo_v3(void *handle, pci *info) {
   return snprintf(info->bus_id, sizeof info->bus_id, "00000000:%02X:00.0", ((device *)handle)->bus), 0;

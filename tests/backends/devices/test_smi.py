@@ -22,7 +22,8 @@ UUID = "GPU-5f3e0000-1a2b-4c3d-9e8f-000000abc000"
 
 
 def test_rows() -> None:
-    text = f"0, {UUID}, 8.6, 550.90.07, 10240, 9540, NVIDIA GeForce RTX 3080\n1, {UUID[:-1]}1, 9.0, 550.90.07, 81559, 81105, NVIDIA H100, PCIe\n"
+    text = f"0, {UUID}, 8.6, 550.90.07, 10240, 9540, NVIDIA GeForce RTX 3080\n"
+    text += f"1, {UUID[:-1]}1, 9.0, 550.90.07, 81559, 81105, NVIDIA H100, PCIe\n"
     report = parse_csv(text, FIELDS)
     first, second = report.gpus
     assert (first.index, first.name.value, first.uuid.value) == (0, "NVIDIA GeForce RTX 3080", UUID)
@@ -80,6 +81,11 @@ def test_sentences_are_no_devices(line: str) -> None:
     assert report.problems == (line,)
 
 
+def test_sentence_in_the_place_of_a_name() -> None:
+    (gpu,) = parse_csv(f"0, {UUID}, 8.9, 550.90.07, 1, 1, Requested functionality has been deprecated", FIELDS).gpus
+    assert not gpu.name.known
+
+
 def test_rejected_field() -> None:
     assert rejected_field('Field "compute_cap" is not a valid field to query.\n\n') == "compute_cap"
     assert rejected_field("0, GPU-1") is None
@@ -119,7 +125,8 @@ def test_generations_of_xml(gen: int, versions: str, reserved: str) -> None:
 
 
 def test_xml_that_attacks_or_breaks_off() -> None:
-    bomb = '<!DOCTYPE nvidia_smi_log [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]><nvidia_smi_log><driver_version>&b;</driver_version></nvidia_smi_log>'
+    bomb = '<!DOCTYPE nvidia_smi_log [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]>'
+    bomb += "<nvidia_smi_log><driver_version>&b;</driver_version></nvidia_smi_log>"
     assert parse_xml(bomb).gpus == ()
     assert parse_xml(bomb).problems
     whole = XML.format(gen=12, versions="", reserved="")
