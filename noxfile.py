@@ -17,7 +17,7 @@ nox.options.sessions = ["tests", "lint"]
 
 ROOT = Path(__file__).parent
 TYPING_TREE = ROOT / "build" / "typing" / "coli"
-NATIVE_SUFFIXES = {".c", ".cc", ".cpp", ".h", ".hpp"}
+NATIVE_SUFFIXES = {".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
 NATIVE_FOLDERS = ("backends", "bench", "tests")
 CASES = ROOT / "tests" / "cases"  # data: inputs as they were met
 

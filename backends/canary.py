@@ -70,7 +70,7 @@ class _Runner:
                 raise _Declined(f"{name} declined: {text} (code {error.code})")
             raise _Refusal(f"{name} failed: {text} (code {error.code})")
 
-    def bind(self, weight: Weight, kept: list[Any]) -> ctypes.c_void_p:
+    def bind(self, weight: Weight, kept: list[Any], bound: list[ctypes.c_void_p]) -> ctypes.c_void_p:
         codes, scales = ctypes.create_string_buffer(weight.codes, max(1, len(weight.codes))), None
         if weight.scales:
             scales = ctypes.create_string_buffer(weight.scales, len(weight.scales))
@@ -87,14 +87,28 @@ class _Runner:
         kept += [codes, scales, desc]
         handle = ctypes.c_void_p()
         self.call("weight_bind", [self.context, ctypes.byref(desc), ctypes.byref(handle)])
+        bound.append(handle)
         if self.upload:
             self.call("weight_upload", [self.context, None, handle])
         return handle
 
     def run(self, case: Case) -> None:
+        """Make one call. Raises _Declined with nothing left bound, _Refusal."""
+        bound: list[ctypes.c_void_p] = []
+        try:
+            self._run(case, bound)
+        except _Declined:
+            self._release(bound)
+            raise
+        self._release(bound)
+
+    def _release(self, bound: Sequence[ctypes.c_void_p]) -> None:
+        for handle in bound:
+            self.call("weight_release", [self.context, handle])
+
+    def _run(self, case: Case, bound: list[ctypes.c_void_p]) -> None:
         slot = _BY_NAME[case.stage]
         kept: list[Any] = []  # what must live until the call is over
-        bound: list[ctypes.c_void_p] = []
         outputs: list[tuple[str, MatrixData, Any]] = []
         arguments: list[Any] = [self.context, None]
         for argument, value in zip(slot.arguments, case.arguments, strict=True):
@@ -111,11 +125,9 @@ class _Runner:
                 arguments.append(ctypes.byref(matrix))
                 outputs.append((argument.name, value, buffer))
             elif isinstance(value, Weight):
-                bound.append(self.bind(value, kept))
-                arguments.append(bound[-1])
+                arguments.append(self.bind(value, kept, bound))
             else:
-                handles = [self.bind(weight, kept) for weight in value.items]
-                bound += handles
+                handles = [self.bind(weight, kept, bound) for weight in value.items]
                 items = (ctypes.c_void_p * len(handles))(*[handle.value for handle in handles])
                 weights = WeightList(ctypes.cast(items, ctypes.POINTER(ctypes.c_void_p)), len(handles))
                 kept += [items, weights]
@@ -129,8 +141,6 @@ class _Runner:
         for name, value, buffer in outputs:
             want = value.data if value.expected is None else value.expected
             _compare(case.stage, name, value, buffer.raw[: len(value.data)], want)
-        for handle in bound:
-            self.call("weight_release", [self.context, handle])
 
 
 def _compare(stage: str, name: str, value: MatrixData, got: bytes, want: bytes) -> None:
@@ -193,7 +203,7 @@ def run_canary(backend: Backend, cases: Sequence[Case], may_decline: bool = Fals
                 problems.append(str(refusal))
         except _Refusal as refusal:
             problems.append(str(refusal))
-    if not problems and not declined:  # a refused call leaves weights bound, and the process ends anyway
+    if not problems:  # a refused call leaves weights bound, and the process ends anyway
         try:
             runner.call("context_destroy", [runner.context])
         except _Refusal as refusal:

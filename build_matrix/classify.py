@@ -186,6 +186,7 @@ CLASSES = (
         "use a newer toolkit (13.0 knows glibc 2.41), or build in a container with an older C library",
         rf"\bexception specification is incompatible with that of previous function ['\"]{_MATHS}['\"]",
         rf"\b{_MATHS}\(.*\b(?:has a )?different exception specifier\b",
+        r"\bmathcalls(?:-\w+)?\.h\b.*\berror: exception specification\b",
     ),
     _class(
         "cublaslt-headers-too-old",

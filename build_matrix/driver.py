@@ -106,6 +106,7 @@ def build(
                 ).returncode
                 if code != 0:
                     output.write(f"exit code {code}\n".encode())
+                    output.flush()
                     return _failed(plan, step, log, start)
         tell("audit")
         sha256 = _install(plan, folder / plan.library, target, sources, finish)

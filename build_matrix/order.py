@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coli.build_matrix.compilers import newest_accepted
-from coli.build_matrix.decide import Facts, decide_cell, decide_cells
+from coli.build_matrix.decide import Facts, decide_cell
 from coli.build_matrix.driver import Built, Failed, build
 from coli.build_matrix.matrix import Bounds, Cell, Matrix, parse_cell
 from coli.build_matrix.plan import Plan, plan_cpu, plan_cuda
-from coli.build_matrix.recipe import Recipe, Refusal
-from coli.build_matrix.request import Request, for_cell
+from coli.build_matrix.recipe import Refusal
+from coli.build_matrix.request import Request, Value, for_cell
 from coli.build_matrix.tools import Tools
 
 __all__ = ["Outcome", "Refused", "build_all", "cells_of_machine", "plan_cells", "wants_cuda"]
@@ -48,20 +48,40 @@ def plan_cells(
 
     The default is every CPU level, the CUDA library that the request describes, and DeepGEMM's when it is asked for.
     """
+    if not named and not every:
+        cells = cells_of_machine(matrix, machine, "cpu")
+        cuda = [_by_flavour(request, facts, matrix, flavour, backends) for flavour in _flavours(request)]
+        return (*(_plan_cpu(cell, facts, matrix, backends) for cell in cells), *cuda)
     planned: list[Plan | Refused] = []
-    if named or every:
-        for cell in [parse_cell(text) for text in named] or list(matrix.cells.values()):
-            if cell.kind == "cpu":
-                planned.append(_plan_cpu(cell, facts, matrix, backends))
-            else:
-                planned.append(
-                    _planned(cell.id, decide_cell(for_cell(request, cell), facts, matrix, cell.flavour), backends)
-                )
-        return tuple(planned)
-    planned += [_plan_cpu(cell, facts, matrix, backends) for cell in cells_of_machine(matrix, machine, "cpu")]
-    for decided in decide_cells(request, facts, matrix):
-        planned.append(_planned("cuda", decided, backends))
+    for cell in [parse_cell(text) for text in named] or list(matrix.cells.values()):
+        if cell.kind == "cpu":
+            planned.append(_plan_cpu(cell, facts, matrix, backends))
+        else:
+            planned.append(_by_flavour(for_cell(request, cell), facts, matrix, cell.flavour, backends, cell.id))
     return tuple(planned)
+
+
+def _flavours(request: Request) -> tuple[str, ...]:
+    return ("generic", "deepgemm") if request.deepgemm is not None and request.deepgemm.text == "1" else ("generic",)
+
+
+def _by_flavour(
+    request: Request, facts: Facts, matrix: Matrix, flavour: str, backends: Path, cell: str | None = None
+) -> Plan | Refused:
+    """Decide one CUDA cell, then hold the decision against what the sources have."""
+    if request.no_tc is None and not matrix.sources_tensor_cores:
+        request = replace(request, no_tc=Value("1", "the sources of this version"))
+    decided = decide_cell(request, facts, matrix, flavour)
+    name = cell or f"cuda-{flavour}"
+    if isinstance(decided, Refusal):
+        return Refused(name, decided)
+    missing = [] if decided.no_tc or matrix.sources_tensor_cores else ["tensor cores"]
+    missing += [] if flavour in matrix.sources_flavours else [f"flavour {flavour}"]
+    if missing:
+        rule = matrix.rule("not-in-sources")
+        observed = f"{decided.cell.id} asks for {' and '.join(missing)}"
+        return Refused(name, Refusal(rule.id, name, rule.reason, rule.fix, observed=observed))
+    return plan_cuda(decided, backends)
 
 
 def build_all(
@@ -96,10 +116,6 @@ def build_all(
         outcomes.append(outcome)
         done(outcome)
     return tuple(outcomes)
-
-
-def _planned(cell: str, decided: Recipe | Refusal, backends: Path) -> Plan | Refused:
-    return Refused(cell, decided) if isinstance(decided, Refusal) else plan_cuda(decided, backends)
 
 
 def _plan_cpu(cell: Cell, facts: Facts, matrix: Matrix, backends: Path) -> Plan | Refused:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import re
 from pathlib import Path
 
@@ -54,16 +53,16 @@ def manifest(library: Path, *, name: str, level: str, compiler: str, flags: str)
 
 
 def main() -> None:
-    """Read the command line and write the manifest. DESTDIR is honoured as CMake's install does."""
+    """Read the command line and write the manifest."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("library", type=Path)
     for option in ("--name", "--level", "--compiler", "--flags"):
         parser.add_argument(option, required=True)
+    parser.add_argument("--destdir", default="", help="what CMake's install puts before every path")
     arguments = parser.parse_args()
     library: Path = arguments.library
-    destdir = os.environ.get("DESTDIR")
-    if destdir:
-        library = Path(destdir) / library.relative_to(library.anchor)
+    if arguments.destdir:
+        library = Path(arguments.destdir) / library.relative_to(library.anchor)
     fields = manifest(
         library, name=arguments.name, level=arguments.level, compiler=arguments.compiler, flags=arguments.flags
     )

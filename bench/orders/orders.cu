@@ -23,7 +23,8 @@ static __device__ __forceinline__ float fp4_value(uint32_t code) {
   return __uint_as_float(__float_as_uint(magnitude) | ((code & 8u) << 28));
 }
 
-extern "C" __global__ void dot_fp4(const uint4 *codes, const uint8_t *scales, const float *x, float *y, int64_t passes) {
+extern "C" __global__ void dot_fp4(const uint4 *codes, const uint8_t *scales, const float *x, float *y,
+                                   int64_t passes) {
   const int64_t row = blockIdx.x;
   const int lane = threadIdx.x & 31;
   float acc = 0.0f;
@@ -54,7 +55,8 @@ static __device__ __forceinline__ float fp8_value(uint32_t code) {
   return __uint_as_float(__float_as_uint(magnitude) | ((code & 0x80u) << 24));
 }
 
-extern "C" __global__ void dot_fp8(const uint4 *codes, const uint8_t *scales, const float *x, float *y, int64_t passes) {
+extern "C" __global__ void dot_fp8(const uint4 *codes, const uint8_t *scales, const float *x, float *y,
+                                   int64_t passes) {
   const int64_t row = blockIdx.x;
   const int lane = threadIdx.x & 31;
   float acc = 0.0f;
@@ -100,4 +102,6 @@ extern "C" __global__ void dot_bf16(const uint4 *codes, const float *x, float *y
 }
 
 /* A product and a sum that the definition keeps apart: no FFMA may come of it. */
-extern "C" __global__ void not_contracted(const float *a, const float *b, const float *c, float *y) { y[threadIdx.x] = a[threadIdx.x] * b[threadIdx.x] + c[threadIdx.x]; }
+extern "C" __global__ void not_contracted(const float *a, const float *b, const float *c, float *y) {
+  y[threadIdx.x] = a[threadIdx.x] * b[threadIdx.x] + c[threadIdx.x];
+}

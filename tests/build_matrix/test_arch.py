@@ -47,6 +47,8 @@ def test_spellings(text: str, short: str) -> None:
         ("hopper", "sm_90 (H100"),
         ("sm_75", "'sm_75' is below sm_80"),
         ("7.5+PTX", "is below sm_80"),
+        ("sm_79", "is below sm_80"),
+        ("sm_21", "is below sm_80"),
         ("sm_86a", "has no form 'a', there is sm_86"),
         ("90f", "has no form 'f', there is sm_90 and sm_90a"),
         ("portable 86", "'portable' cannot stand in a list"),

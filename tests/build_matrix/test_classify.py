@@ -8,6 +8,14 @@ from coli.build_matrix.classify import CLASSES, UNKNOWN, classify
 # As the programs print them; beside the table of case A-T13.
 LINES = [
     (
+        "/usr/include/bits/mathcalls.h:206:1: error: exception specification in declaration does not match previous declaration",
+        "glibc-math-clash",
+    ),
+    (
+        "math_functions.h:5: error: declaration of 'double cospi(double) noexcept (true)' has a different exception specifier",
+        "glibc-math-clash",
+    ),
+    (
         "/usr/include/c++/15/bits/x.h(3): catastrophic error: error while writing out: No space left on device",
         "no-space-left",
     ),

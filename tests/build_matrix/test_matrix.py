@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coli.build_matrix import arch, choose, decide, recipe
+from coli.build_matrix import arch, choose, decide, order, recipe
 from coli.build_matrix.matrix import load_matrix, parse_cell, read_matrix
 from coli.build_matrix.version import Version, parse_version
 from coli.errors import UsageError
@@ -15,7 +15,7 @@ FILE = Path(arch.__file__).with_name("matrix.toml")
 
 
 def test_every_rule_is_used_and_every_used_rule_is_there() -> None:
-    source = "".join(Path(module.__file__ or "").read_text("utf-8") for module in (arch, choose, decide))
+    source = "".join(Path(module.__file__ or "").read_text("utf-8") for module in (arch, choose, decide, order))
     assert {rule for rule in MATRIX.rules if f'"{rule}"' not in source} == set()
     named = set(re.findall(r'(?:\(matrix,|\n\s+matrix,|matrix\.rule\(|rule=)\s*"([a-z-]+)"', source))
     assert len(named) > 10

@@ -102,8 +102,9 @@ def test_conda_has_everything_below_targets(tmp_path: Path) -> None:
     target.mkdir(parents=True)
     (prefix / "include").rename(target / "include")
     (prefix / "lib64").rename(target / "lib")
-    (prefix / "lib").mkdir()
-    (prefix / "lib/libz.so").touch()
+    for name in ("lib64", "lib"):  # of the environment, without a part of CUDA
+        (prefix / name).mkdir()
+        (prefix / name / "libz.so").touch()
     one = only(find_toolkits(places(tmp_path, CONDA_PREFIX="/conda/envs/my env")))
     assert (one.include, one.libdir) == (target / "include", target / "lib")
     assert (one.layout, one.findings) == ("targets", ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from coli.build_matrix.compilers import HostCompiler, accepted, find_compilers, 
 from coli.build_matrix.decide import Facts, decide_cells
 from coli.build_matrix.matrix import load_matrix
 from coli.build_matrix.recipe import Recipe, Refusal
-from coli.build_matrix.request import Request, Value, read_request
+from coli.build_matrix.request import Value, read_request
 from coli.build_matrix.toolkits import Places, Toolkit, find_toolkits
 from coli.build_matrix.version import Version
 from coli.errors import UsageError
@@ -33,7 +34,7 @@ def toolkit_facts(machine: Prepared) -> dict[str, Any]:
     facts = Facts(toolkits, find_compilers(places) or _any_compiler(machine), cards, driver)
     request = read_request(machine.environment)
     if request.cuda_arch is None and cards:
-        request = Request(cuda_arch=Value("native", "the case's cards"))
+        request = replace(request, cuda_arch=Value("native", "the case's cards"))
     outcome = decide_cells(request, facts, MATRIX)[0]
     chosen = outcome.toolkit if isinstance(outcome, Recipe) else next((one for one in toolkits if one.usable), None)
     targets = _targets(cards)
@@ -100,16 +101,20 @@ def build_facts(machine: Prepared) -> dict[str, Any]:
             return {"table": [_combination(machine, row) for row in rows]}
         play = _spelling if table.startswith("arch") else _log
         return {"table": [play(text, wanted) for text, wanted in rows]}
-    if not (machine.case / "smi.json").exists():
-        raise NotRun("no table and no smi.json")
-    facts = toolkit_facts(machine)
     driver, cards = _driver_and_cards(machine)
-    if not cards:
-        places = _places(machine)
-        native = Request(cuda_arch=Value("native", "the case"))
-        outcome = decide_cells(native, Facts(find_toolkits(places), (), cards, driver), MATRIX)[0]
-        facts |= {"status": _status(outcome), "error_kind": getattr(outcome, "rule", None)}
-    return facts
+    request = read_request(machine.environment)
+    if request.cuda_arch is None:
+        request = replace(request, cuda_arch=Value("native", "the case"))
+    places = _places(machine)
+    compilers = find_compilers(places) or _any_compiler(machine)
+    outcome = decide_cells(request, Facts(find_toolkits(places), compilers, cards, driver), MATRIX)[0]
+    return {
+        **_driver_facts(machine, driver, cards),
+        **_arch(outcome, _targets(cards), outcome.toolkit if isinstance(outcome, Recipe) else None),
+        "status": _status(outcome),
+        "error_kind": outcome.rule if isinstance(outcome, Refusal) else None,
+        "must_not": list(_broken(machine, outcome)),
+    }
 
 
 def _spelling(text: str, wanted: Any) -> Row:
@@ -149,7 +154,7 @@ def _combination(machine: Prepared, row: dict[str, Any]) -> Row:
         return Row(label, wanted, [refusal.reason for refusal in refusals], False)
     command = generic.nvcc_arguments()
     found = {
-        "arch_kept": generic.cell.arch,
+        "arch_kept": row["CUDA_ARCH"] if _is_kept(row["CUDA_ARCH"], generic) else generic.cell.arch,
         "ccbin_kept": Path(command[command.index("-ccbin") + 1]).name,
         "std_flags": sum(word.startswith("-std") for word in command),
         "tensor_core_path": not generic.no_tc,
@@ -162,6 +167,11 @@ def _combination(machine: Prepared, row: dict[str, Any]) -> Row:
     return Row(label, wanted, found, separate and {**found, **wanted} == found)
 
 
+def _is_kept(text: str, recipe: Recipe) -> bool:
+    asked = parse_arch(text, MATRIX)
+    return asked.text == recipe.cell.arch and asked.targets in ((), recipe.targets)
+
+
 @lru_cache(maxsize=64)
 def _found(root: Path, version: str, compiler: str, log: Path) -> tuple[tuple[Toolkit, ...], tuple[HostCompiler, ...]]:
     folder = root / f"{version}-{compiler}"
@@ -172,7 +182,9 @@ def _found(root: Path, version: str, compiler: str, log: Path) -> tuple[tuple[To
 
 
 def _places(machine: Prepared) -> Places:
-    return Places(machine.environment, "x86_64", machine.root)
+    triples = {path.name for path in machine.root.rglob("targets/*-linux")}
+    arm = bool(triples) and "x86_64-linux" not in triples
+    return Places(machine.environment, "aarch64" if arm else "x86_64", machine.root)
 
 
 def _driver_and_cards(machine: Prepared) -> tuple[Version | None, tuple[Card, ...]]:
@@ -229,6 +241,8 @@ def _toolkit(machine: Prepared, toolkit: Toolkit | None) -> dict[str, Any]:
         "includedir": below(toolkit.include),
         "cudart.runtime": toolkit.cudart_runtime,
         "cudart.link_name": toolkit.cudart_link_name,
+        "cudart.static": toolkit.cudart_static,
+        "toolkit.missing": list(toolkit.missing),
         "stubs.libcuda": toolkit.stub is not None,
     }
 

@@ -81,8 +81,10 @@ def toolkit_tree(root: Path, version: str, log: Path, *, cublas: bool) -> None:
 
 
 def gcc_stand_in(path: Path, version: str, log: Path) -> None:
-    """Make a g++ that says ``version``."""
-    text = f"{path.name} (Debian {version}-1) {version}\nCopyright (C) 2024 Free Software Foundation, Inc.\n"
+    """Make a g++ or clang++ that says ``version``."""
+    text = f"Debian clang version {version} (1)\nTarget: x86_64-pc-linux-gnu\n"
+    if "clang" not in path.name:
+        text = f"{path.name} (Debian {version}-1) {version}\nCopyright (C) 2024 Free Software Foundation, Inc.\n"
     replay = path.with_suffix(".json")
     replay.parent.mkdir(parents=True, exist_ok=True)
     replay.write_text(json.dumps({path.name: [{"stdout": text}]}))

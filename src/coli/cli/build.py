@@ -100,24 +100,31 @@ def _list(settings: Resolved, terminal: Terminal) -> None:
     from coli.build_matrix.finish import evidence_of
     from coli.build_matrix.matrix import load_matrix
 
-    rows = [
-        {"id": cell.id, "kind": cell.kind, "tags": list(cell.tags), "machines": list(cell.machines),
-         "refused_by": cell.refused_by, "evidence": evidence_of(cell, data_folder())}
-        for cell in load_matrix().cells.values()
-    ]  # fmt: skip
+    cells = [(cell, evidence_of(cell, data_folder())) for cell in load_matrix().cells.values()]
     if settings["json"]:
+        rows = [
+            {
+                "id": cell.id,
+                "kind": cell.kind,
+                "tags": cell.tags,
+                "machines": cell.machines,
+                "refused_by": cell.refused_by,
+                "evidence": evidence,
+            }
+            for cell, evidence in cells
+        ]
         click.echo(json.dumps({"schema": "coli.build/1", "cells": rows}, ensure_ascii=False))
         return
     terminal.table(
         ("cell", "machines", "tags", "evidence"),
         [
             (
-                row["id"],
-                " ".join(row["machines"]),
-                " ".join(row["tags"]),
-                f"refused: {row['refused_by']}" if row["refused_by"] else row["evidence"],
+                cell.id,
+                " ".join(cell.machines),
+                " ".join(cell.tags),
+                f"refused: {cell.refused_by}" if cell.refused_by else evidence,
             )
-            for row in rows
+            for cell, evidence in cells
         ],
     )
 

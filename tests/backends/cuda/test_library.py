@@ -57,10 +57,18 @@ def test_shakes_hands_and_refuses_politely_without_a_driver(cuda_library: Path) 
     assert "Driver: there is none (no libcuda); this library: CUDA 1" in refused.value.text
 
 
-def test_targets_must_be_named(nvcc: str, tmp_path: Path) -> None:
-    command = ["cmake", "-S", str(SOURCES), "-B", str(tmp_path), f"-DCMAKE_CUDA_COMPILER={nvcc}"]
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ((), "there is no default"),
+        (("-DCMAKE_CUDA_ARCHITECTURES=80", "-DCOLI_NO_TC=OFF"), "COLI_NO_TC is OFF, expected ON"),
+        (("-DCMAKE_CUDA_ARCHITECTURES=80", "-DCOLI_FLAVOUR=fast"), "COLI_FLAVOUR is fast, expected generic"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(tmp_path: Path, options: tuple[str, ...], text: str) -> None:
+    command = ["cmake", "-S", str(SOURCES), "-B", str(tmp_path), *options]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert said.returncode != 0 and "there is no default" in said.stderr
+    assert said.returncode != 0 and text in " ".join(said.stderr.split())
 
 
 # ---- Machine code ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,182 @@
+"""The driver: what is started, what is not, what a failure leaves. A script plays CMake and logs how it was called."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coli.backends.candidates import PACKAGE_LIB
+from coli.backends.manifest import file_sha256, manifest_path, read_manifest
+from coli.build_matrix.compilers import HostCompiler
+from coli.build_matrix.driver import Built, Failed, build, installed_library
+from coli.build_matrix.finish import AUDITED, evidence_of, finish_library
+from coli.build_matrix.matrix import parse_cell
+from coli.build_matrix.plan import Plan, plan_cpu
+from coli.build_matrix.tools import Tools
+from coli.build_matrix.version import Version
+from coli.errors import ColiError
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="not run: other file names")
+
+# --build copies a library that was built before; FAIL in the environment prints what a compiler would.
+CMAKE = """#!{python}
+import json, os, pathlib, shutil, sys
+with open({log!r}, "a") as log:
+    log.write(json.dumps([sys.argv[1:], dict(os.environ)]) + "\\n")
+if "--build" in sys.argv:
+    folder = pathlib.Path(sys.argv[sys.argv.index("--build") + 1])
+    (folder / "object.o").touch()
+    if os.environ.get("FAIL"):
+        print("x.cpp:1:10: fatal error: Python.h: No such file or directory")
+        print("g++: fatal error: Killed signal terminated program cc1plus")
+        sys.exit(1)
+    shutil.copy(os.environ["PLAYED"], folder / {library!r})
+"""
+
+
+class Bench:
+    """A build of cpu-portable whose CMake is played."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "log.jsonl"
+        backends = folder / "sources with a space ü"
+        for name in ("abi", "cpu"):
+            (backends / name).mkdir(parents=True)
+            (backends / name / "x.h").write_text(name)
+        self.source = backends / "cpu" / "x.h"
+        compiler = HostCompiler(Path("/usr/bin/g++"), ("g++",), "gcc", Version(12, 2), True)
+        self.plan = plan_cpu(parse_cell("cpu-portable"), compiler, backends)
+        cmake = folder / "cmake"
+        cmake.write_text(CMAKE.format(python=sys.executable, log=str(self.log), library=self.plan.library))
+        cmake.chmod(cmake.stat().st_mode | stat.S_IXUSR)
+        self.tools = Tools(cmake, Path("/bin/true"), Path(sys.executable), None)
+        self.played = PACKAGE_LIB / self.plan.library
+        self.said: list[str] = []
+
+    def run(self, plan: Plan | None = None, **environment: str) -> Built | Failed:
+        """Build, and forget the log of the time before."""
+        self.log.unlink(missing_ok=True)
+        return build(
+            plan or self.plan,
+            self.tools,
+            builds=self.folder / "builds",
+            data_folder=self.folder / "data",
+            environment={"PATH": os.environ["PATH"], "PLAYED": str(self.played), **environment},
+            jobs=2,
+            tell=self.said.append,
+            finish=finish_library,
+        )
+
+    def calls(self) -> list[tuple[list[str], dict[str, str]]]:
+        """Return the argument lists and environments of the played CMake."""
+        if not self.log.exists():
+            return []
+        return [tuple(json.loads(line)) for line in self.log.read_text().splitlines()]  # type: ignore[misc]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_built_library_is_installed_with_its_manifest_where_the_loader_looks(bench: Bench) -> None:
+    built = bench.run()
+    assert isinstance(built, Built) and built.state == "built"
+    assert built.library == bench.folder / "data" / "backends" / "cpu-portable" / "libcoli_cpu_portable.so"
+    assert built.sha256 == file_sha256(built.library) == file_sha256(bench.played)
+    manifest = read_manifest(built.library)
+    assert (manifest.name, manifest.kind, manifest.sha256) == ("cpu-portable", "cpu", built.sha256)
+    assert (
+        manifest.evidence.startswith("ran on ")
+        and evidence_of(bench.plan.cell, bench.folder / "data") == manifest.evidence
+    )
+    assert sorted(p.name for p in built.library.parent.iterdir()) == [built.library.name, built.library.name + ".json"]
+    assert bench.said == ["configure", "compile", "audit"]
+
+
+def test_paths_with_spaces_are_one_argument(bench: Bench) -> None:
+    bench.run()
+    configure, compile_ = (arguments for arguments, _ in bench.calls())
+    assert str(bench.source.parent) in configure
+    assert compile_[:2] == ["--build", str(bench.folder / "builds" / "cpu-portable")]
+
+
+def test_nothing_is_started_when_nothing_changed(bench: Bench) -> None:
+    bench.run()
+    again = bench.run()
+    assert isinstance(again, Built) and again.state == "unchanged"
+    assert bench.calls() == []
+
+
+@pytest.mark.parametrize("what", ["source", "installed library", "installed library gone", "stamp"])
+def test_what_changed_is_built_again(bench: Bench, what: str) -> None:
+    first = bench.run()
+    kept = bench.folder / "builds" / "cpu-portable" / "object.o"
+    if what == "source":
+        bench.source.write_text("other")
+    elif what == "installed library":
+        first.log.parent.joinpath("x").touch()
+        installed_library(bench.plan, bench.folder / "data").write_bytes(b"other")
+    elif what == "installed library gone":
+        installed_library(bench.plan, bench.folder / "data").unlink()
+    else:
+        (kept.parent / "stamp.json").write_text("{")
+    again = bench.run()
+    assert isinstance(again, Built) and again.state == "built" and len(bench.calls()) == 2
+    assert kept.exists(), "the same identity keeps its objects: Ninja knows what is stale"
+
+
+def test_another_identity_shares_no_object(bench: Bench) -> None:
+    bench.run()
+    old = bench.folder / "builds" / "cpu-portable" / "old.o"
+    old.touch()
+    other = replace(bench.plan, identity={**bench.plan.identity, "host_compiler": ["/usr/bin/g++", "gcc", "13.0"]})
+    again = bench.run(other)
+    assert isinstance(again, Built) and again.state == "built"
+    assert not old.exists()
+
+
+def test_flags_of_the_surroundings_do_not_reach_the_compiler(bench: Bench) -> None:
+    bench.run(CXXFLAGS="-ffast-math", LDFLAGS="-lx")
+    for _, environment in bench.calls():
+        assert not {"CXXFLAGS", "LDFLAGS"} & set(environment)
+        assert environment["LC_ALL"] == "C"
+
+
+def test_a_failure_keeps_the_log_and_what_was_installed_before(bench: Bench) -> None:
+    first = bench.run()
+    assert isinstance(first, Built)
+    bench.source.write_text("broken")
+    failed = bench.run(FAIL="1")
+    assert isinstance(failed, Failed) and failed.step == "compile"
+    assert failed.cause.id != "unknown" and failed.tail[-1] == "exit code 1"
+    assert "Killed" in failed.log.read_text()
+    assert file_sha256(first.library) == first.sha256
+    assert isinstance(bench.run(), Built), "a failure leaves no stamp"
+
+
+def test_a_library_that_is_not_ours_is_not_installed(bench: Bench) -> None:
+    bench.played = Path(sys.executable).resolve()
+    with pytest.raises(ColiError) as caught:
+        bench.run()
+    assert caught.value.code == "build.audit"
+    assert not installed_library(bench.plan, bench.folder / "data").exists()
+    assert list((bench.folder / "data" / "backends" / "cpu-portable").iterdir()) == []
+
+
+def test_evidence_is_bound_to_the_bytes(bench: Bench) -> None:
+    built = bench.run()
+    assert isinstance(built, Built)
+    assert evidence_of(parse_cell("cpu-x86-64-v3"), bench.folder / "data") == "not built"
+    document = json.loads(manifest_path(built.library).read_text())
+    assert document["cell"] == "cpu-portable" and document["evidence"] != AUDITED
+    with built.library.open("ab") as file:
+        file.write(b"\0")
+    assert evidence_of(bench.plan.cell, bench.folder / "data").startswith("unverified")
