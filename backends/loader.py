@@ -181,13 +181,23 @@ def _answer(
     return gates.judge_answer(answer), False
 
 
-def survey(search: Search, cpu: Cpu | None = None, canary: Path = CANARY, deadline_s: float = DEADLINE_S) -> Trace:
-    """Examine all candidates and decide. Never raises for what it finds; the trace has it."""
+def survey(
+    search: Search,
+    cpu: Cpu | None = None,
+    canary: Path = CANARY,
+    deadline_s: float = DEADLINE_S,
+    with_devices: bool = False,
+) -> Trace:
+    """Examine all candidates and decide. Never raises for what it finds; the trace has it.
+
+    ``with_devices``: look for driver and devices even when no library asks for them.
+    """
     cpu = cpu or cpu_level()
     machine = Machine(cpu, search)
     places, candidates = find_candidates(search)
     traces = tuple(examine(candidate, machine, search, canary, deadline_s) for candidate in candidates)
-    trace = Trace(f"{cpu.machine}, {cpu.best}", search.selection, places, traces, devices=machine.seen)
+    trace = Trace(f"{cpu.machine}, {cpu.best}", search.selection, places, traces)
+    trace = dataclasses.replace(trace, devices=machine.devices if with_devices else machine.seen)
     chosen, why = decide(trace, search, cpu)
     chain = decide_chain(trace, chosen) if chosen is not None else ()
     if chosen is not None and not chain:

@@ -88,7 +88,7 @@ def _locate_linux(root: Path, path: Sequence[Path], environment: Mapping[str, st
         for place in places:
             if place.is_file():
                 # What is behind a link counts: libcuda.so.1 may lead to a stub.
-                if _is_stub(place) or _is_stub(place.resolve()):
+                if _is_stub(place.resolve()):
                     notes.append(f"{_shown(root, place)} is a stub and is passed over")
                     continue
                 return Located(_shown(root, place), place)

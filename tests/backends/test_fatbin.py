@@ -114,7 +114,7 @@ def test_damaged_library_is_an_error_of_ours(build_stub, tmp_path: Path) -> None
     section.write_bytes(fatbin(["sm_86"]))
     whole = build_stub("libcoli_cuda.so", f'STUB_FATBIN="{section}"').read_bytes()
     path, chance = tmp_path / "damaged.so", random.Random(7)
-    for _ in range(300):
+    for _ in range(120):
         data = bytearray(whole)
         for _ in range(chance.randrange(1, 6)):
             # Headers of the file and of its sections are where a reader can be led astray.

@@ -1,4 +1,4 @@
-"""driver, unified-memory, visible-devices, gpu, container, wsl, windows, mig, loader: facts from coli.backends."""
+"""Kinds of driver, devices and loader: facts from coli.backends."""
 
 from __future__ import annotations
 

@@ -71,3 +71,9 @@ def test_relative_folder_is_a_usage_error(run: Any, monkeypatch: pytest.MonkeyPa
     result = run("backends")
     assert result.code == 2
     assert "COLI_BACKEND_PATH: every folder must be absolute" in result.err
+
+
+def test_driver_and_devices_are_shown(run: Any) -> None:
+    assert "driver" in run("backends").out
+    document = json.loads(run("backends", "--json").out)
+    assert document["devices"]["driver"]["state"]

@@ -16,6 +16,7 @@ from coli.settings import Resolved
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from coli.backends.devices import DeviceFacts
     from coli.backends.trace import Candidate, CandidateTrace
 
 __all__ = ["command"]
@@ -31,7 +32,7 @@ def command(settings: Resolved) -> None:
     from coli.backends.loader import refusal_of, survey
 
     search = backend_search(settings)
-    trace = survey(search)
+    trace = survey(search, with_devices=True)
     if settings["json"]:
         click.echo(json.dumps(trace.as_dict(), ensure_ascii=False, indent=2))
         if trace.chosen is None:
@@ -53,6 +54,8 @@ def command(settings: Resolved) -> None:
         ],
     )
     terminal.facts([("machine", trace.machine), *((f"{p.origin} ({p.state})", str(p.path)) for p in trace.places)])
+    if trace.devices is not None:
+        terminal.facts(_device_lines(trace.devices))
     if trace.chosen is None:
         raise refusal_of(trace, search)
     terminal.line(f"{trace.candidates[trace.chosen].candidate.name}: {trace.why}")
@@ -91,3 +94,18 @@ def _reason(row: CandidateTrace) -> str:
     if finding is not None:
         return f"{finding.gate}: {finding.evidence}"
     return row.findings[-1].evidence + (", kept from an earlier start" if row.cached else "")
+
+
+def _device_lines(facts: DeviceFacts) -> list[tuple[str, str]]:
+    """Return a line on the driver and one on each device; what is not known is said so."""
+    from coli.units import render_size
+
+    driver = facts.driver
+    release = f"{driver.version.value}, " if driver.version.value else ""
+    lines = [("driver", f"{release}{driver.state}: {driver.evidence}")]
+    for gpu in facts.gpus:
+        free, capability = gpu.memory.free_bytes.value, gpu.capability.value
+        memory = "free memory not known" if free is None else f"{render_size(free)} free"
+        shown = f"{gpu.name.value or 'name not known'}, capability {capability or 'not known'}, {memory}"
+        lines.append((f"gpu {gpu.index}", shown))
+    return lines

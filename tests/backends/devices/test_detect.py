@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from fake_machine import make_machine, uuid
 
-from coli.backends.devices import decide_advice, memory_pools, probe_devices
+from coli.backends.devices import Fact, Gpu, decide_advice, memory_pools, probe_devices
 from coli.backends.devices.libraries import parse_cuda, parse_nvml
+from coli.backends.devices.merge import with_memory_kind
+from coli.backends.targets import Capability
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="not run: the fake driver is made of ELF libraries")
 
@@ -137,6 +139,32 @@ def test_nothing(tmp_path: Path) -> None:
     assert (facts.driver.state, facts.gpus, facts.notes) == ("absent", (), ())
     assert facts.driver.libcuda.known and facts.driver.libcuda.value is None
     assert decide_advice(facts) is None
+
+
+def test_chip_with_one_memory_that_nobody_can_measure() -> None:
+    unknown: Fact[int] = Fact.unknown()
+    chip = Gpu(0, capability=Fact.of(Capability(12, 1), "test"))
+    card = Gpu(1, capability=Fact.of(Capability(12, 0), "test"))
+    found = with_memory_kind((chip, card), False, Fact.of(1000, "meminfo"), unknown)
+    assert [gpu.memory.kind.value for gpu in found] == ["unified", None]
+    assert (found[0].memory.total_bytes.value, found[0].memory.free_bytes.known) == (1000, False)
+
+
+def test_stubs_are_passed_over(fake_driver: Path, tmp_path: Path) -> None:
+    stubs, elsewhere = tmp_path / "opt/cuda/lib64/stubs", tmp_path / "opt/links"
+    for folder in (stubs, elsewhere):
+        folder.mkdir(parents=True)
+    (stubs / "libcuda.so.1").write_bytes(b"stub")
+    (elsewhere / "libcuda.so.1").symlink_to(stubs / "libcuda.so.1")
+    machine = make_machine(fake_driver, tmp_path, TWO, parts=("libcuda.so.1",))
+    environment = {**machine.environment, "LD_LIBRARY_PATH": "/opt/cuda/lib64/stubs:/opt/links"}
+    facts = probe_devices(environment, (), tmp_path)
+    assert (facts.driver.state, facts.driver.libcuda.value) == ("ok", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
+    assert [note.partition(" ")[0] for note in facts.notes] == [
+        "stubs",
+        "/opt/cuda/lib64/stubs/libcuda.so.1",
+        "/opt/links/libcuda.so.1",
+    ]
 
 
 def test_module_of_the_kernel(tmp_path: Path) -> None:

@@ -81,6 +81,11 @@ def test_sentences_are_no_devices(line: str) -> None:
     assert report.problems == (line,)
 
 
+def test_sentence_in_the_place_of_a_name() -> None:
+    (gpu,) = parse_csv(f"0, {UUID}, 8.9, 550.90.07, 1, 1, Requested functionality has been deprecated", FIELDS).gpus
+    assert not gpu.name.known
+
+
 def test_rejected_field() -> None:
     assert rejected_field('Field "compute_cap" is not a valid field to query.\n\n') == "compute_cap"
     assert rejected_field("0, GPU-1") is None
