@@ -49,14 +49,34 @@ _CAPABILITY = re.compile(r"(\d{1,2})[.,](\d)")
 
 @dataclass(frozen=True, order=True)
 class Target:
-    """One entry of a fatbin: ``ptx`` says PTX instead of machine code; suffix is ``""``, ``a`` or ``f``."""
+    """Machine code (sm_86) or PTX (compute_86) for one architecture; suffix is ``""``, ``a`` or ``f``."""
 
     number: int
     suffix: str = ""
     ptx: bool = False
 
     def __str__(self) -> str:
+        return self.name
+
+    @property
+    def name(self) -> str:
+        """Return `sm_120a` or `compute_90`."""
         return f"{'compute' if self.ptx else 'sm'}_{self.number}{self.suffix}"
+
+    @property
+    def short(self) -> str:
+        """Return `120a` or `90-ptx`."""
+        return f"{self.number}{self.suffix}" + ("-ptx" if self.ptx else "")
+
+    @property
+    def cmake(self) -> str:
+        """Return the target as CMAKE_CUDA_ARCHITECTURES writes it: `86-real`, `90-virtual`."""
+        return f"{self.number}{self.suffix}-{'virtual' if self.ptx else 'real'}"
+
+    @property
+    def gencode(self) -> str:
+        """Return the value of nvcc's -gencode."""
+        return f"arch=compute_{self.number}{self.suffix},code={self.name}"
 
     @property
     def capability(self) -> Capability:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from coli.backends.targets import Target
 from coli.build_matrix.matrix import Matrix
 from coli.build_matrix.version import Version
 from coli.errors import UsageError
@@ -35,35 +36,6 @@ _WORD = re.compile(
     r"(?P<suffix>[a-z]?)(?P<more>\+ptx|-real|-virtual)?",
     re.ASCII,
 )
-
-
-@dataclass(frozen=True, order=True)
-class Target:
-    """Machine code (sm_86) or PTX (compute_86) for one architecture; ``suffix`` is "", "a" or "f"."""
-
-    number: int
-    suffix: str = ""
-    ptx: bool = False
-
-    @property
-    def name(self) -> str:
-        """Return `sm_120a` or `compute_90`."""
-        return f"{'compute' if self.ptx else 'sm'}_{self.number}{self.suffix}"
-
-    @property
-    def short(self) -> str:
-        """Return `120a` or `90-ptx`."""
-        return f"{self.number}{self.suffix}" + ("-ptx" if self.ptx else "")
-
-    @property
-    def cmake(self) -> str:
-        """Return the target as CMAKE_CUDA_ARCHITECTURES writes it: `86-real`, `90-virtual`."""
-        return f"{self.number}{self.suffix}-{'virtual' if self.ptx else 'real'}"
-
-    @property
-    def gencode(self) -> str:
-        """Return the value of nvcc's -gencode."""
-        return f"arch=compute_{self.number}{self.suffix},code={self.name}"
 
 
 @dataclass(frozen=True)

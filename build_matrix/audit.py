@@ -8,7 +8,7 @@ from pathlib import Path
 from coli.backends.abi import QUERY_SYMBOL
 from coli.backends.containers import ContainerError, Section, Window, read_container, read_sections
 from coli.backends.fatbin import FatbinError, read_fatbin
-from coli.build_matrix.arch import Target
+from coli.backends.targets import Target
 
 __all__ = ["audit_library", "exported_symbols"]
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coli.build_matrix.arch import Target, supports
+from coli.backends.targets import Target
+from coli.build_matrix.arch import supports
 from coli.build_matrix.compilers import HostCompiler, accepted, newest_accepted
 from coli.build_matrix.matrix import Bounds, Matrix
 from coli.build_matrix.recipe import Choice, Refusal

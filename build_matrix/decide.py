@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from coli.backends.targets import Target
 from coli.build_matrix.arch import (
     Arch,
     Card,
-    Target,
     native_targets,
     needs_toolkit,
     parse_arch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from coli.build_matrix.arch import Target
+from coli.backends.targets import Target
 from coli.build_matrix.compilers import HostCompiler
 from coli.build_matrix.matrix import Cell
 from coli.build_matrix.toolkits import Toolkit

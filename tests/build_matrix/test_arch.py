@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coli.build_matrix.arch import Card, Target, native_targets, parse_arch, portable_targets, supports
+from coli.backends.targets import Target
+from coli.build_matrix.arch import Card, native_targets, parse_arch, portable_targets, supports
 from coli.build_matrix.matrix import load_matrix
 from coli.build_matrix.version import Version
 from coli.errors import UsageError

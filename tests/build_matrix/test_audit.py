@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coli.build_matrix.arch import Target
+from coli.backends.targets import Target
 from coli.build_matrix.audit import audit_library, exported_symbols
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "backends"))
