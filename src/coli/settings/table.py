@@ -300,7 +300,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--json",
         None,
         None,
-        ("run", "demo", "verify", "families", "backends", "config"),
+        ("run", "demo", "verify", "families", "backends", "build", "config"),
     ),
     Setting(
         "explain",
