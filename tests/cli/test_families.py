@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors
 
 from coli.cli import main
 
@@ -154,3 +155,23 @@ def test_explain_of_a_folder_that_is_not_there(
     monkeypatch.chdir(tmp_path)
     assert main(["families", "explain", subject]) == 1
     assert "neither a model type nor a folder or file that is there" in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_inventoried_with_every_byte(capsys: Any, oracle_path: Path) -> None:
+    inventory = document(capsys, "explain", str(oracle_path), "--json")["inventory"]
+    # Counted with the reference library: all tensors of the seven files, and their bytes.
+    names = bytes_ = 0
+    for shard in sorted(oracle_path.glob("*.safetensors")):
+        with safetensors.safe_open(shard, framework="np") as file:
+            names += len(file.keys())
+        header = int.from_bytes(shard.read_bytes()[:8], "little")
+        bytes_ += shard.stat().st_size - 8 - header
+    assert sum(kind["tensors"] for kind in inventory["kinds"].values()) == names
+    assert sum(kind["nbytes"] for kind in inventory["kinds"].values()) == inventory["total_bytes"] == bytes_
+    assert inventory["unknown"] == []
+
+
+def test_files_that_cannot_be_listed_are_a_note(capsys: Any, oracle_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((oracle_path / "config.json").read_bytes())
+    found = document(capsys, "explain", str(tmp_path), "--json")
+    assert found["inventory"] is None and any("cannot be listed" in note for note in found["notes"])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from coli.families.config_facts import ConfigFacts
     from coli.families.probe import Verdict
     from coli.families.registry import Explanation, Family, Refusal, Registry, Resolution
+    from coli.families.roles import Inventory
 
 __all__ = ["command"]
 
@@ -100,12 +101,16 @@ def explain(settings: Resolved, model_or_type: str) -> int:
     registry = _registry(settings)
     explanation, facts, notes = _explain(registry, model_or_type)
     code = explanation.error.exit_code if explanation.error else 0
+    inventory, trouble = _inventory(explanation, model_or_type)
+    if trouble is not None:
+        notes = [*notes, f"its files cannot be listed: {trouble.rule} ({trouble.subject})"]
     if settings["json"]:
         resolution = explanation.resolution
         _print_json(
             subject=explanation.subject,
             resolution=_resolution_record(resolution) if resolution else None,
             facts=_plain(facts) if facts else None,
+            inventory=_plain(inventory) if inventory else None,
             notes=notes,
             why=explanation.why,
             error=explanation.error.as_dict() if explanation.error else None,
@@ -118,6 +123,8 @@ def explain(settings: Resolved, model_or_type: str) -> int:
         terminal.note(f"  note: {note}")
     if explanation.resolution:
         terminal.facts(_resolution_facts(explanation.resolution))
+    if inventory is not None:
+        _show_inventory(inventory, terminal)
     if explanation.error:
         click.echo(f"coli: {explanation.error.text()}", err=True)
     return code
@@ -169,6 +176,36 @@ def _explain(registry: Registry, subject: str) -> tuple[Explanation, ConfigFacts
     config = read_config(path if path.suffix == ".json" else child(find_snapshot(path), "config.json"))
     facts = config_facts(config.data, str(config.path))
     return registry.explain(config.data, str(config.path)), facts, [*config.notes, *facts.notes]
+
+
+def _inventory(explanation: Explanation, subject: str) -> tuple[Inventory | None, CheckpointError | None]:
+    """Sum the tensors of a checkpoint folder by role, from headers alone; None where there are no roles or no files."""
+    resolution = explanation.resolution
+    if resolution is None or not resolution.descriptor.roles or not Path(subject).is_dir():
+        return None, None
+    from coli.engine.checkpoint import Checkpoint
+    from coli.families.roles import RoleTable
+
+    try:
+        with Checkpoint.open(subject) as checkpoint:
+            return RoleTable(resolution.descriptor).inventory(checkpoint.tensors), None
+    except CheckpointError as error:
+        return None, error
+
+
+def _show_inventory(inventory: Inventory, terminal: Terminal) -> None:
+    from coli.units import render_size
+
+    rows = [
+        (kind, str(sum_.tensors), render_size(sum_.nbytes), " ".join(sum_.dtypes))
+        for kind, sum_ in inventory.kinds.items()
+    ]
+    if inventory.unknown:
+        shown = ", ".join(inventory.unknown[:3]) + (" ..." if len(inventory.unknown) > 3 else "")
+        rows.append(("no role", str(len(inventory.unknown)), render_size(inventory.unknown_bytes), shown))
+    tensors = sum(sum_.tensors for sum_ in inventory.kinds.values()) + len(inventory.unknown)
+    rows.append(("all", str(tensors), render_size(inventory.total_bytes), ""))
+    terminal.table(("role", "tensors", "bytes", "types"), rows)
 
 
 def _conditions(variant: Any) -> str:
@@ -235,6 +272,8 @@ def _resolution_record(resolution: Resolution) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if hasattr(value, "_asdict"):
         return {key: _plain(item) for key, item in value._asdict().items()}
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
     return value
 
 
