@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import site
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -56,3 +59,14 @@ def find_libraries(folder: Path) -> dict[str, Path]:
 def build_driver(folder: Path, compiler: str, flags: tuple[str, ...], run: tuple[str, ...]) -> tuple[str, ...]:
     run_step([compiler, "-std=c++17", "-O1", *flags, str(DRIVER), "-o", str(folder / "replay"), "-ldl"])
     return (*run, str(folder / "replay"))
+
+
+def nvidia_tool(name: str) -> str | None:
+    """Return one of NVIDIA's tools: on PATH, in CUDA_HOME or /usr/local/cuda, or from its wheel; None without it."""
+    folders = [Path(folder) / "nvidia" / "cu13" / "bin" for folder in site.getsitepackages()]
+    folders += [Path(home) / "bin" for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
+    for place in (name, *(str(folder / name) for folder in folders)):
+        found = shutil.which(place)
+        if found is not None:
+            return found
+    return None

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import io
-import os
 import random
 import re
-import shutil
 import struct
 import subprocess
 from pathlib import Path
 
 import pytest
+from building import nvidia_tool
 from fatbin_writer import MAGIC, entry, fatbin
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -151,21 +150,12 @@ def test_windows_library(tmp_path: Path) -> None:
 # -- against the toolkit
 
 
-def find_tool(name: str) -> str | None:
-    folders = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
-    for folder in folders:
-        tool = Path(folder) / "bin" / name
-        if folder and tool.is_file():
-            return str(tool)
-    return shutil.which(name)
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("mode", ["none", "size", "speed"])
 def test_equals_cuobjdump(tmp_path: Path, mode: str) -> None:
-    nvcc, cuobjdump = find_tool("nvcc"), os.environ.get("COLI_TEST_CUOBJDUMP") or find_tool("cuobjdump")
+    nvcc, cuobjdump = nvidia_tool("nvcc"), nvidia_tool("cuobjdump")
     if nvcc is None or cuobjdump is None:
-        pytest.skip("not run: no nvcc or no cuobjdump (COLI_TEST_CUOBJDUMP names one)")
+        pytest.skip("not run: no nvcc or no cuobjdump")
     source, library = tmp_path / "k.cu", tmp_path / "libk.so"
     source.write_text(
         "__global__ void f(float *x) { *x *= 2; }\nvoid go(float *x) { f<<<1, 1>>>(x); }\n", encoding="utf-8"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import native
 import pytest
-from cuda_building import build_library, build_shim, find_nvcc
+from building import nvidia_tool
+from cuda_building import build_library, build_shim
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +23,7 @@ def shim(shim_path: Path) -> native.Library:
 
 @pytest.fixture(scope="session")
 def nvcc() -> str:
-    found = find_nvcc()
+    found = nvidia_tool("nvcc")
     if found is None:
         pytest.skip("not run: no nvcc on PATH or in /usr/local/cuda")
     return found

@@ -37,11 +37,6 @@ def _compile(library: Path, sources: list[Path], *options: str) -> None:
     run_step(["c++", *flags, "-x", "c++", *names, "-x", "none", *options, "-Wl,--no-undefined", "-o", str(library)])
 
 
-def find_nvcc() -> str | None:
-    """Return nvcc: on PATH, or in the usual place."""
-    return shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
-
-
 def build_library(folder: Path, nvcc: str, targets: str, sources: Path = SOURCES) -> Path:
     """Configure and build ``libcoli_cuda.so`` as a cell of the matrix does."""
     host = shutil.which("g++") or "g++"

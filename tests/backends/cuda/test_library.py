@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-import site
 import subprocess
 from pathlib import Path
 
 import native
 import pytest
-from building import ROOT
+from building import ROOT, nvidia_tool
 from cuda_building import SOURCES, build_library, device_flags
 
 from coli.backends.containers import read_container
@@ -81,11 +80,9 @@ __global__ void apart(const float *a, const float *b, float *y) { y[0] = a[0] * 
 
 def disassembler() -> str:
     """Return nvdisasm: on PATH, in a toolkit, or from its wheel."""
-    places = [Path(folder) / "nvidia" / "cu13" / "bin" for folder in site.getsitepackages()]
-    for place in ("nvdisasm", "/usr/local/cuda/bin/nvdisasm", *(str(folder / "nvdisasm") for folder in places)):
-        found = shutil.which(place)
-        if found is not None:
-            return found
+    found = nvidia_tool("nvdisasm")
+    if found is not None:
+        return found
     pytest.skip("not run: needs nvdisasm (pip install nvidia-cuda-nvdisasm)")
 
 
