@@ -7,7 +7,6 @@ the last time, nothing is started at all.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coli.backends.manifest import file_sha256
 from coli.build_matrix.classify import Cause, classify
 from coli.build_matrix.plan import Plan, sources_of
 from coli.errors import ColiError
@@ -185,11 +185,7 @@ def _read_text(path: Path) -> str | None:
 
 
 def _sha256(path: Path) -> str | None:
-    digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+        return file_sha256(path)
     except OSError:
         return None
-    return digest.hexdigest()

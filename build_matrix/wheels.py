@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from coli.backends.manifest import file_sha256
 from coli.build_matrix.tool import ask
 from coli.errors import ColiError, UsageError
 
@@ -232,7 +233,7 @@ def _download(
     answer = ask(command, environment, _DOWNLOAD_DEADLINE_S)
     if not answer.ok:
         raise _download_error(bundle, answer.problem, answer.errors)
-    by_digest = {_sha256(file): file for file in folder.glob("*.whl")}
+    by_digest = {file_sha256(file): file for file in folder.glob("*.whl")}
     found = [by_digest.get(wheel.sha256[machine]) for wheel in wheels]
     if None in found:
         raise _error(bundle, "the hash of each wheel must be the pinned one", "wheels-hash", observed=str(by_digest))
@@ -332,14 +333,6 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _error(bundle: Bundle, rule: str, code: str, *, observed: str | None = None, fix: str | None = None) -> ColiError:
