@@ -121,13 +121,13 @@ class Model:
     def generate(
         self,
         ids: Sequence[int],
-        *,
         max_tokens: int = 32,
         temperature: float = 0.0,
+        seed: int = 0,
+        *,
         top_p: float = 1.0,
         top_k: int = 0,
         min_p: float = 0.0,
-        seed: int = 0,
         ignore_eos: bool = False,
     ) -> Iterator[int]:
         """Return an iterator over new token ids; greedy by default. An end token ends it and is not part of it."""
