@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coli.build_matrix.compilers import newest_accepted
-from coli.build_matrix.decide import Facts, decide_cell
+from coli.build_matrix.decide import Facts, decide_cell, decide_cells
 from coli.build_matrix.driver import Built, Failed, build
 from coli.build_matrix.matrix import Bounds, Cell, Matrix, parse_cell
 from coli.build_matrix.plan import Plan, plan_cpu, plan_cuda
-from coli.build_matrix.recipe import Refusal
+from coli.build_matrix.recipe import Recipe, Refusal
 from coli.build_matrix.request import Request, Value, for_cell
 from coli.build_matrix.tools import Tools
 
@@ -48,35 +48,28 @@ def plan_cells(
 
     The default is every CPU level, the CUDA library that the request describes, and DeepGEMM's when it is asked for.
     """
+    if request.no_tc is None and not matrix.sources_tensor_cores:
+        request = replace(request, no_tc=Value("1", "the sources of this version"))
     if not named and not every:
         cells = cells_of_machine(matrix, machine, "cpu")
-        cuda = [_by_flavour(request, facts, matrix, flavour, backends) for flavour in _flavours(request)]
+        cuda = [_offered("cuda", decided, matrix, backends) for decided in decide_cells(request, facts, matrix)]
         return (*(_plan_cpu(cell, facts, matrix, backends) for cell in cells), *cuda)
     planned: list[Plan | Refused] = []
     for cell in [parse_cell(text) for text in named] or list(matrix.cells.values()):
         if cell.kind == "cpu":
             planned.append(_plan_cpu(cell, facts, matrix, backends))
         else:
-            planned.append(_by_flavour(for_cell(request, cell), facts, matrix, cell.flavour, backends, cell.id))
+            decided = decide_cell(for_cell(request, cell), facts, matrix, cell.flavour)
+            planned.append(_offered(cell.id, decided, matrix, backends))
     return tuple(planned)
 
 
-def _flavours(request: Request) -> tuple[str, ...]:
-    return ("generic", "deepgemm") if request.deepgemm is not None and request.deepgemm.text == "1" else ("generic",)
-
-
-def _by_flavour(
-    request: Request, facts: Facts, matrix: Matrix, flavour: str, backends: Path, cell: str | None = None
-) -> Plan | Refused:
-    """Decide one CUDA cell, then hold the decision against what the sources have."""
-    if request.no_tc is None and not matrix.sources_tensor_cores:
-        request = replace(request, no_tc=Value("1", "the sources of this version"))
-    decided = decide_cell(request, facts, matrix, flavour)
-    name = cell or f"cuda-{flavour}"
+def _offered(name: str, decided: Recipe | Refusal, matrix: Matrix, backends: Path) -> Plan | Refused:
+    """Hold a decision against what the sources have: what they lack is refused by name, not built as something else."""
     if isinstance(decided, Refusal):
         return Refused(name, decided)
     missing = [] if decided.no_tc or matrix.sources_tensor_cores else ["tensor cores"]
-    missing += [] if flavour in matrix.sources_flavours else [f"flavour {flavour}"]
+    missing += [] if decided.cell.flavour in matrix.sources_flavours else [f"flavour {decided.cell.flavour}"]
     if missing:
         rule = matrix.rule("not-in-sources")
         observed = f"{decided.cell.id} asks for {' and '.join(missing)}"
