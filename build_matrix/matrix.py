@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from coli.backends.targets import TEGRA, Capability
 from coli.build_matrix.version import Version, parse_version
 from coli.errors import UsageError
 
@@ -68,12 +69,16 @@ class Architecture:
     renamed: int | None
     chips: str
     generation: str
-    tegra: bool
 
     @property
     def capability(self) -> tuple[int, int]:
         """Return (8, 6) for sm_86."""
         return divmod(self.number, 10)
+
+    @property
+    def tegra(self) -> bool:
+        """Tell whether it is a system on a chip; the loader's gates ask the same table."""
+        return Capability(*self.capability) in TEGRA
 
 
 @dataclass(frozen=True)
@@ -226,7 +231,6 @@ def _architecture(row: Mapping[str, Any]) -> Architecture:
         renamed=row.get("renamed"),
         chips=row["chips"],
         generation=row["generation"],
-        tegra=row.get("tegra", False),
     )
 
 

@@ -36,9 +36,9 @@ def cells_of_machine(matrix: Matrix, machine: str, kind: str) -> tuple[Cell, ...
     return tuple(cell for cell in matrix.cells.values() if cell.kind == kind and machine in cell.machines)
 
 
-def wants_cuda(named: Sequence[str], cpu_only: bool) -> bool:
+def wants_cuda(named: Sequence[str]) -> bool:
     """Tell whether any toolkit matters to these cells; none named means the default ones."""
-    return not cpu_only and (not named or any(parse_cell(text).kind == "cuda" for text in named))
+    return not named or any(parse_cell(text).kind == "cuda" for text in named)
 
 
 def plan_cells(

@@ -52,7 +52,7 @@ def command(settings: Resolved) -> None:
         request,
         environment,
         cache_folder(),
-        wants_cuda=wants_cuda(named, cpu_only=False),
+        wants_cuda=wants_cuda(named),
         tell=lambda text: terminal.note(f"[coli] {text}"),
     )
     planned = plan_cells(named, request, facts, matrix, this_machine(), _backends(), every=settings["all_cells"])

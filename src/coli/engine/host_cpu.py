@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from coli.engine.cgroup import cgroups
+
 __all__ = ["default_threads"]
 
 
@@ -23,24 +25,12 @@ def default_threads(root: Path = Path("/")) -> int:
 
 def _quota(root: Path) -> float | None:
     """Return the tightest CPU quota in cores of our cgroup and its ancestors (v2, and v1 where it is mounted)."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
     tightest: float | None = None
-    for line in lines[:64]:
-        controllers, _, path = line.partition(":")[2].partition(":")
-        parts = [p for p in path.split("/") if p not in ("", ".", "..")]
-        for depth in range(len(parts), -1, -1):
-            if controllers == "":
-                quota = _pair(root.joinpath("sys/fs/cgroup", *parts[:depth], "cpu.max"))
-            elif "cpu" in controllers.split(","):
-                folder = root.joinpath("sys/fs/cgroup/cpu", *parts[:depth])
-                quota = _pair(folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us")
-            else:
-                continue
-            if quota is not None:
-                tightest = quota if tightest is None else min(tightest, quota)
+    for folder, version in cgroups(root, "cpu"):
+        files = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        quota = _pair(*(folder / name for name in files))
+        if quota is not None:
+            tightest = quota if tightest is None else min(tightest, quota)
     return tightest
 
 

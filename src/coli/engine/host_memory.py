@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from coli.engine.cgroup import cgroups
+
 __all__ = ["HostMemory", "probe_host_memory", "resident_bytes"]
+
+_FILES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,8 @@ def probe_host_memory(root: Path = Path("/")) -> HostMemory:
 
     memory = psutil.virtual_memory()
     total, available, source = int(memory.total), int(memory.available), "psutil"
-    for folder, limit_file, usage_file in _cgroup_folders(root):
+    for folder, version in cgroups(root, "memory"):
+        limit_file, usage_file = _FILES[version]
         limit = _read_integer(folder / limit_file)
         usage = _read_integer(folder / usage_file)
         if limit is None or usage is None or limit >= total:
@@ -41,28 +46,6 @@ def resident_bytes() -> int:
     import psutil
 
     return int(psutil.Process().memory_info().rss)
-
-
-def _cgroup_folders(root: Path) -> list[tuple[Path, str, str]]:
-    """List (folder, limit file, usage file) from our own group up to the root of each hierarchy."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines[:64]:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers == "":
-            base, files = root / "sys/fs/cgroup", ("memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            base, files = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        else:
-            continue
-        parts = [p for p in path.split("/") if p not in ("", "..", ".")]
-        for depth in range(len(parts), -1, -1):
-            found.append((base.joinpath(*parts[:depth]), *files))
-    return found
 
 
 def _read_integer(path: Path) -> int | None:
