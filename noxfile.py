@@ -163,6 +163,7 @@ def _link_typing_tree() -> None:
     """Link the folders as they lie after the install: type checkers do not see through the build's mapping."""
     shutil.rmtree(TYPING_TREE, ignore_errors=True)
     TYPING_TREE.mkdir(parents=True)
-    parts = [*(ROOT / "src" / "coli").iterdir(), ROOT / "families", ROOT / "backends", ROOT / "build_matrix"]
+    rooms = [ROOT / name for name in ("families", "backends", "build_matrix", "doctor")]
+    parts = [*(ROOT / "src" / "coli").iterdir(), *rooms]
     for part in parts:
         (TYPING_TREE / part.name).symlink_to(part)

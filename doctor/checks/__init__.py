@@ -1,0 +1,1 @@
+"""Pure functions from facts to findings, in a graph of what needs what."""

@@ -1,0 +1,1 @@
+"""Which bytes go into which tier, and how fast that will be."""

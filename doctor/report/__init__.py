@@ -1,0 +1,1 @@
+"""Findings and facts for people and for programs."""
