@@ -1,0 +1,31 @@
+"""What a DeepSeek V4 checkpoint asks for, from its config and its headers: for the plan. Pure Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coli.engine.budget import Demand, Traffic
+
+from .budget import dense_bytes, ledger_items, slab_bytes
+from .config import Geometry
+
+__all__ = ["demand"]
+
+_EMBEDDING = "embed.weight"
+
+
+def demand(config: Mapping[str, Any], tensor_bytes: Mapping[str, int], source: str) -> Demand:
+    """Return the demand of a model. ``config``: the text config; ``tensor_bytes``: name -> bytes in the files.
+
+    ``source`` names the config in errors. Raises CheckpointError for a geometry that the engine would refuse, KeyError
+    for a tensor that is not in the headers.
+    """
+    g = Geometry.from_config(dict(config), source)
+    traffic = Traffic(
+        # One row of the embedding is read, and its other rows are not.
+        dense_bytes=dense_bytes(g, tensor_bytes) - tensor_bytes[_EMBEDDING],
+        experts=g.layers * g.experts_per_token,
+        expert_bytes=slab_bytes(g, tensor_bytes),
+    )
+    return Demand(lambda context, chunk: ledger_items(g, tensor_bytes, context=context, chunk=chunk), traffic)

@@ -1,0 +1,109 @@
+"""The order in which a model takes its memory, written once: an engine runs it and allocates, a plan runs it dry.
+
+Pure Python: no numpy, no extension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from coli.engine.fit import fit_chunk
+from coli.engine.ledger import Grant, Item, Ledger
+from coli.errors import BudgetError
+
+__all__ = ["Demand", "Traffic", "basis_items", "fill", "fit_items", "reserve_all", "reserve_resident"]
+
+# Logits in float32 and what sampling makes of them in float64 (values, order, probabilities, sums), per vocabulary
+# entry.
+_BYTES_PER_LOGIT = 4 + 6 * 8
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that one decoded token reads: ``dense_bytes`` of resident weights, and ``experts`` records of one size."""
+
+    dense_bytes: int
+    experts: int
+    expert_bytes: int
+
+    @property
+    def routed_bytes(self) -> int:
+        """Return the bytes of all routed experts of a token."""
+        return self.experts * self.expert_bytes
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a model of a family asks for.
+
+    ``items(context, chunk)``: what the engine reserves in RAM, in its order, the elastic expert cache last.
+    ``device``: what may lie in device memory, in order of preference, by group: the engine fills group after group.
+    """
+
+    items: Callable[[int, int], Sequence[Item]]
+    traffic: Traffic
+    device: tuple[tuple[str, tuple[Item, ...]], ...] = ()
+
+
+def basis_items(runtime_bytes: int, workspace_bytes: int, vocabulary: int) -> list[Item]:
+    """Return what every model holds before its family asks for anything.
+
+    ``runtime_bytes``: the resident set of the process with everything imported, measured at start.
+    """
+    return [
+        Item("runtime", "ram", runtime_bytes),
+        Item("backend workspace", "ram", workspace_bytes),
+        Item("logits and sampling", "ram", vocabulary * _BYTES_PER_LOGIT),
+    ]
+
+
+def fit_items(ledger: Ledger, items: Callable[[int], Sequence[Item]], most: int) -> tuple[int, list[Item]]:
+    """Return the prefill chunk of at most ``most`` tokens that fits, and its items.
+
+    Raises BudgetError, before anything is reserved, when they do not fit together.
+    """
+    chunk = fit_chunk(ledger, items, most)
+    wanted = list(items(chunk))
+    ledger.require(wanted)
+    return chunk, wanted
+
+
+def reserve_resident(ledger: Ledger, items: Callable[[int], Sequence[Item]], most: int) -> tuple[int, Item]:
+    """Reserve all of a family's items but the last; return the chunk and that one, the expert cache.
+
+    The store of the experts reserves it itself: it takes what is left.
+    """
+    chunk, (*resident, experts) = fit_items(ledger, items, most)
+    for item in resident:
+        ledger.reserve(item)
+    return chunk, experts
+
+
+def fill(ledger: Ledger, items: Iterable[Item]) -> list[Grant]:
+    """Reserve items in their order until one does not fit: what is left out is only slower."""
+    grants = []
+    for item in items:
+        try:
+            grants.append(ledger.reserve(item))
+        except BudgetError:
+            break
+    return grants
+
+
+def reserve_all(
+    ledger: Ledger, basis: Iterable[Item], demand: Demand, *, context: int, most_chunk: int, groups: Iterable[str] = ()
+) -> int:
+    """Reserve everything as opening a model does, device memory by the ``groups`` named; return the prefill chunk.
+
+    Raises BudgetError when the model cannot run.
+    """
+    for item in basis:
+        ledger.reserve(item)
+    chunk, experts = reserve_resident(ledger, lambda chunk: demand.items(context, chunk), min(most_chunk, context))
+    ledger.reserve(experts)
+    wanted = set(groups)
+    for name, items in demand.device:
+        if name in wanted:
+            fill(ledger, items)
+    return chunk
