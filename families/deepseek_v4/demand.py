@@ -7,7 +7,7 @@ from typing import Any
 
 from coli.engine.budget import Demand, Traffic
 
-from .budget import dense_bytes, ledger_items, slab_bytes
+from .budget import ledger_items, weight_bytes
 from .config import Geometry
 
 __all__ = ["demand"]
@@ -22,10 +22,13 @@ def demand(config: Mapping[str, Any], tensor_bytes: Mapping[str, int], source: s
     for a tensor that is not in the headers.
     """
     g = Geometry.from_config(dict(config), source)
+    weights = weight_bytes(g, tensor_bytes)
     traffic = Traffic(
         # One row of the embedding is read, and its other rows are not.
-        dense_bytes=dense_bytes(g, tensor_bytes) - tensor_bytes[_EMBEDDING],
+        dense_bytes=weights[0] - tensor_bytes[_EMBEDDING],
         experts=g.layers * g.experts_per_token,
-        expert_bytes=slab_bytes(g, tensor_bytes),
+        expert_bytes=weights[1],
     )
-    return Demand(lambda context, chunk: ledger_items(g, tensor_bytes, context=context, chunk=chunk), traffic)
+    return Demand(
+        lambda context, chunk: ledger_items(g, tensor_bytes, context=context, chunk=chunk, weights=weights), traffic
+    )

@@ -153,6 +153,8 @@ def banner(facts: Mapping[str, Any]) -> str:
 def show_found(facts: Mapping[str, Any], terminal: Terminal) -> None:
     """Show what a model's opening found: the backend and why, family, context, memory."""
     terminal.note(banner(facts))
+    for text in facts.get("notes", ()):
+        terminal.line(f"[coli] {text}")
     terminal.facts(describe_facts(facts))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,22 +19,24 @@ from coli.backends.abi.structs import workspace_bytes
 from coli.backends.candidates import default_search
 from coli.backends.dispatch import Dispatcher, Fallback
 from coli.backends.loader import Loaded, load
+from coli.engine.budget import basis_items
 from coli.engine.checkpoint import Checkpoint
 from coli.engine.generation import TextStream, TokenStream, eos_ids_of
 from coli.engine.host_cpu import default_threads
-from coli.engine.host_memory import probe_host_memory, ram_budget_bytes, resident_bytes
-from coli.engine.ledger import Item, Ledger
+from coli.engine.host_memory import decide_limit, probe_host_memory, resident_bytes
+from coli.engine.ledger import Ledger
 from coli.engine.location import child, find_snapshot
+from coli.engine.run_record import Decoded, RunRecord, peak_resident_bytes, write_run_record
 from coli.engine.sampling import Sampler, SamplingChoice, resolve_sampling
 from coli.engine.tokenizer import Tokenizer
 from coli.errors import CheckpointError, UsageError
 from coli.families.config_file import read_config
+from coli.families.options import require_read
 from coli.families.probe import load_engine
 from coli.families.registry import Registry, Resolution
 from coli.families.roles import RoleTable
-from coli.paths import cache_folder
+from coli.paths import cache_folder, data_folder
 from coli.settings.environment import Environment
-from coli.units import parse_size
 
 if TYPE_CHECKING:
     from coli.backends.candidates import Search
@@ -42,10 +45,6 @@ __all__ = ["Model", "open_model"]
 
 Floats = npt.NDArray[np.float32]
 
-# Logits in float32 and what sampling makes of them in float64 (values, order, probabilities, sums), per vocabulary
-# entry.
-_BYTES_PER_LOGIT = 4 + 6 * 8
-_RUNTIME_STEP_BYTES = 4 << 20
 
 
 class Model:
@@ -66,6 +65,7 @@ class Model:
         loaded: Loaded,
         ledger: Ledger,
         threads: int,
+        notes: tuple[str, ...],
         resources: ExitStack,
     ) -> None:
         self.checkpoint = checkpoint
@@ -76,7 +76,9 @@ class Model:
         self._dispatcher = dispatcher
         self._loaded = loaded
         self._ledger = ledger
+        self._notes = notes
         self._resources = resources
+        self._decoded = Decoded()
         self._turn = threading.Lock()
         self._sequence: _Sequence | None = None
         self._closed = False
@@ -175,7 +177,9 @@ class Model:
                     fix="finish one answer before the next, or open the model twice",
                     code="usage.sequence",
                 )
+            started = time.perf_counter()
             rows: Floats = self.engine.forward(ids, position, want)
+            self._decoded = self._decoded.plus(len(ids), position, time.perf_counter() - started)
             return rows
 
     def _require_open(self) -> None:
@@ -202,6 +206,7 @@ class Model:
             },
             "context": self.engine.context,
             "prefill_chunk": self.engine.prefill_chunk,
+            "notes": list(self._notes),
             "memory": {
                 "ram_limit_bytes": report["limit_bytes"],
                 "ram_reserved_bytes": report["reserved_bytes"],
@@ -222,8 +227,27 @@ class Model:
     def close(self) -> None:
         """Release memory, threads and files, after the pass that another thread may be in. Idempotent."""
         with self._turn:
+            if not self._closed and self._decoded.passes:
+                write_run_record(data_folder() / "runs", self._record())
             self._closed = True
             self._resources.close()
+
+    def _record(self) -> RunRecord:
+        memory = self.facts()["memory"]
+        return RunRecord(
+            model=str(self.checkpoint.path.resolve()),
+            family=self.resolution.descriptor.id,
+            context=self.engine.context,
+            prefill_chunk=self.engine.prefill_chunk,
+            threads=self.threads,
+            peak_resident_bytes=peak_resident_bytes(),
+            tiers=self._ledger.report(),
+            decoded=self._decoded,
+            expert_slabs=memory["expert_slabs"],
+            experts=memory["experts"],
+            expert_hits=memory["expert_hits"],
+            expert_misses=memory["expert_misses"],
+        )
 
     def __enter__(self) -> Model:
         self._require_open()
@@ -284,6 +308,7 @@ def open_model(
         config = read_config(child(folder, "config.json"))
         resolution = Registry.load(None if plugins is None else tuple(plugins)).resolve(config.data, str(config.path))
         resolution.require_engine(str(config.path))
+        require_read(resolution.descriptor, ["--ram"] if ram is not None else [])
         engine_class = load_engine(resolution.family, cache_folder())
         tokenizer = _tokenizer(folder)
         checkpoint = resources.enter_context(Checkpoint.open(folder))
@@ -296,10 +321,11 @@ def open_model(
         _require_count("--prefill-chunk", prefill_chunk)
         context = _context(context, resolution)
         workspace = workspace_bytes(threads)
-        ledger = Ledger({"ram": _limit(ram)})
-        ledger.reserve(Item("runtime", "ram", resident_bytes()))
-        ledger.reserve(Item("backend workspace", "ram", workspace))
-        ledger.reserve(Item("logits and sampling", "ram", _vocabulary(resolution) * _BYTES_PER_LOGIT))
+        runtime = resident_bytes()
+        limit, notes = decide_limit(ram, probe_host_memory(), runtime)
+        ledger = Ledger({"ram": limit})
+        for item in basis_items(runtime, workspace, vocabulary_of(resolution)):
+            ledger.reserve(item)
         dispatcher = resources.enter_context(Dispatcher([loaded], threads, workspace, tell))
         engine = engine_class(
             checkpoint,
@@ -320,6 +346,7 @@ def open_model(
             loaded=loaded,
             ledger=ledger,
             threads=threads,
+            notes=notes,
             resources=resources.pop_all(),
         )
 
@@ -339,7 +366,7 @@ def _require_count(option: str, value: Any) -> None:
         )
 
 
-def _vocabulary(resolution: Resolution) -> int:
+def vocabulary_of(resolution: Resolution) -> int:
     """Return the width of the logits; 0 for a value that the engine is going to refuse."""
     value = resolution.text.get("vocab_size")
     return value if isinstance(value, int) and 0 < value < 2**31 else 0
@@ -359,12 +386,6 @@ def _context(context: int | None, resolution: Resolution) -> int:
             code="usage.context",
         )
     return context
-
-
-def _limit(ram: int | str | None) -> int:
-    if ram is not None:
-        return parse_size(ram) if isinstance(ram, str) else ram
-    return ram_budget_bytes(probe_host_memory(), resident_bytes())
 
 
 def _token_array(ids: Sequence[int]) -> npt.NDArray[np.int32]:

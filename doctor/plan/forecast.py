@@ -1,0 +1,168 @@
+"""How fast a placement decodes: an interval from bandwidths and a hit rate, with its basis. Pure.
+
+A token reads its dense weights and its experts once. What lies in memory costs bytes over the bandwidth of that memory,
+what was not there comes from the disk first. The engine waits for a read before it computes with it, so times add up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from coli.engine.budget import Traffic
+
+__all__ = ["Forecast", "Part", "Placed", "Range", "Speeds", "forecast", "hit_rates"]
+
+# A cache of the share s of all experts serves s of the calls when all are equally popular, and s ** 0.6 when some are
+# asked for more often: a third of them then serves half. Real prompts lie between the two.
+_SKEW = 0.6
+# A run's own hit rate, carried to another prompt.
+_HISTORY_SPREAD = 0.08
+_MOST_HITS = 1.0
+
+
+@dataclass(frozen=True)
+class Range:
+    """Bytes per second, from a cautious to a hopeful value. ``measured``: on this machine; ``source`` says how."""
+
+    low: float
+    high: float
+    source: str
+    measured: bool = False
+
+    def times(self, factor: float) -> Range:
+        """Return the range of a memory that is ``factor`` times as fast."""
+        return replace(self, low=self.low * factor, high=self.high * factor)
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """Bandwidths: reading experts from disk, products over weights in RAM, products over weights on the device."""
+
+    disk: Range
+    ram: Range
+    vram: Range | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Tell whether all that matters was measured here."""
+        return self.disk.measured and self.ram.measured
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where the bytes of a token lie. ``cached``: share of all experts that RAM holds; ``device_experts``: the device."""
+
+    traffic: Traffic
+    cached: float
+    device_dense_bytes: int = 0
+    device_experts: float = 0.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """Seconds that a token spends on one thing: at best and at worst."""
+
+    name: str
+    nbytes: float
+    best_s: float
+    worst_s: float
+
+    @property
+    def typical_s(self) -> float:
+        """Return the geometric middle."""
+        return math.sqrt(self.best_s * self.worst_s)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Tokens per second in decode, ``low`` to ``high``. ``hits``: shares of expert calls that need no disk."""
+
+    low: float
+    high: float
+    parts: tuple[Part, ...]
+    hits: tuple[float, float]
+    basis: tuple[str, ...]
+    measured: bool
+
+    @property
+    def typical(self) -> float:
+        """Return the geometric middle of the interval."""
+        return math.sqrt(self.low * self.high)
+
+
+def hit_rates(share: float, seen: float | None = None) -> tuple[float, float]:
+    """Return the lowest and highest hit rate of a cache that holds ``share`` of all experts.
+
+    ``seen``: what a run of a cache of this size had.
+    """
+    if share >= 1:
+        return 1.0, 1.0
+    if seen is not None:
+        return max(0.0, seen - _HISTORY_SPREAD), min(_MOST_HITS, seen + _HISTORY_SPREAD)
+    return share, share**_SKEW
+
+
+def forecast(placed: Placed, speeds: Speeds, seen: float | None = None) -> Forecast:
+    """Return the forecast of a placement. ``seen``: hit rate of an earlier run with this cache."""
+    traffic = placed.traffic
+    share = min(1.0, placed.cached + placed.device_experts)
+    few, many = hit_rates(share, seen)
+    on_device = placed.device_dense_bytes if speeds.vram else 0
+    # Experts on the device are asked as often as those in RAM.
+    device_part = placed.device_experts / share if share and speeds.vram else 0.0
+    routed = traffic.routed_bytes
+    parts = [
+        _part("expert reads from disk", routed * (1 - many), routed * (1 - few), speeds.disk),
+        _part(
+            "products over weights in RAM",
+            traffic.dense_bytes - on_device + routed * (1 - many * device_part),
+            traffic.dense_bytes - on_device + routed * (1 - few * device_part),
+            speeds.ram,
+        ),
+    ]
+    if speeds.vram:
+        parts.append(
+            _part(
+                "products over weights in VRAM",
+                on_device + routed * few * device_part,
+                on_device + routed * many * device_part,
+                speeds.vram,
+            )
+        )
+    parts = [part for part in parts if part.worst_s > 0]
+    best, worst = sum(part.best_s for part in parts), sum(part.worst_s for part in parts)
+    return Forecast(
+        1 / worst if worst else math.inf,
+        1 / best if best else math.inf,
+        tuple(parts),
+        (few, many),
+        _basis(placed, speeds, seen, share),
+        speeds.measured,
+    )
+
+
+def _part(name: str, least: float, most: float, speed: Range) -> Part:
+    return Part(name, most, least / speed.high, most / speed.low)
+
+
+def _basis(placed: Placed, speeds: Speeds, seen: float | None, share: float) -> tuple[str, ...]:
+    lines = [f"disk {_rates(speeds.disk)}", f"products over weights in RAM {_rates(speeds.ram)}"]
+    if speeds.vram:
+        lines.append(f"products over weights in VRAM {_rates(speeds.vram)}")
+    few, many = hit_rates(share, seen)
+    if share >= 1:
+        lines.append("every expert stays in memory once it was read")
+    elif seen is not None:
+        lines.append(f"hit rate {few:.0%} to {many:.0%}: the last run of this model had {seen:.0%}")
+    else:
+        lines.append(
+            f"hit rate {few:.0%} (all experts equally popular) to {many:.0%} (some are asked for more often): "
+            f"an assumption, {share:.0%} of the experts are held"
+        )
+    lines.append("reading and computing take turns: the engine does not read ahead")
+    return tuple(lines)
+
+
+def _rates(speed: Range) -> str:
+    return f"{speed.low / 1e9:.1f} to {speed.high / 1e9:.1f} GB/s ({speed.source})"
