@@ -92,11 +92,11 @@ def decide_budgets(
     ``ram`` is None.
     """
     total, available = memory.total_bytes.value, memory.available_bytes.value
-    limit = ram_budget_bytes(memory, resident) if ram is None else ram
+    limit = _whole_mib(ram_budget_bytes(memory, resident)) if ram is None else ram
     why = f"available now, less what stays free ({memory.source})" if ram is None else "--ram"
     notes = []
     if ram is not None and available is not None and ram > available + resident:
-        limit = ram_budget_bytes(memory, resident)
+        limit = _whole_mib(ram_budget_bytes(memory, resident))
         notes.append(f"--ram {render_size(ram)} is more than is free now; {render_size(limit)} is planned")
     pool = None
     vram_budget = None
@@ -104,7 +104,7 @@ def decide_budgets(
         if device.unified:
             # One memory: what the device takes, the RAM does not have.
             pool = limit
-            share = min(device_bytes, limit // _UNIFIED_SHARE) if vram is None else min(vram, limit)
+            share = _whole_mib(min(device_bytes, limit // _UNIFIED_SHARE)) if vram is None else min(vram, limit)
             vram_budget = TierBudget("vram", total, available, 0, share, "a part of the same memory as the RAM")
             limit -= share
             why += "; less what the device takes of the same memory"
@@ -116,6 +116,11 @@ def decide_budgets(
         "ram", total, available, 0 if available is None else max(0, available + resident - limit), limit, why, held
     )
     return Budgets(ram_budget, vram_budget, pool, tuple(notes))
+
+
+def _whole_mib(nbytes: int) -> int:
+    """Return whole MiB: a number that people can read and type."""
+    return nbytes >> 20 << 20
 
 
 def _dedicated(device: Device, asked: int | None) -> tuple[TierBudget, list[str]]:

@@ -18,9 +18,10 @@ __all__ = ["Choice", "Placement", "Plan", "decide_plan", "least_ram_bytes", "pla
 
 # Where nobody asks for a context: one that costs no more than this share of the speed.
 _CONTEXT_COST = 0.02
+# ... and no more than this part of the RAM, which others could use until a prompt is that long.
+_CONTEXT_RAM_SHARE = 16
 # A prefill bank serves prompts only; it may cost the answers this share of their speed.
 _BANK_COST = 0.1
-_BANK = "prefill bank"
 _LEAST_CONTEXT = 512
 # The context that an engine takes when nobody says more (`--ctx`).
 _DEFAULT_CONTEXT = 4096
@@ -79,18 +80,14 @@ def place(
     grants = ledger.grants()
     cache = [grant for grant in grants if grant.item.tier == "ram"][-1]
     device = {grant.item.name: grant for grant in grants if grant.item.tier == "vram"}
-    dense, copies = 0, 0
-    for name, items in demand.device:
-        held = sum(device[item.name].nbytes for item in items if item.name in device)
-        if name == "dense":
-            dense += held
-        elif name != _BANK:
-            copies += held
+    held = dict.fromkeys(("dense", "bank", "experts", "kv"), 0)
+    for group in demand.device:
+        held[group.role] += sum(device[item.name].nbytes for item in group.items if item.name in device)
     placed = Placed(
         demand.traffic,
         cached=cache.count / max(1, cache.item.count),
-        device_dense_bytes=min(dense, demand.traffic.dense_bytes),
-        device_experts=copies / max(1, cache.item.count * cache.item.unit_bytes()),
+        device_dense_bytes=min(held["dense"], demand.traffic.dense_bytes),
+        device_experts=held["experts"] / max(1, cache.item.count * cache.item.unit_bytes()),
     )
     return Placement(choice, chunk, grants, forecast(placed, speeds, hits))
 
@@ -120,7 +117,8 @@ def decide_plan(
     if not placements:
         assert refusal is not None
         raise refusal
-    best = _best(placements, context)
+    banks = {item.name for group in demand.device if group.role == "bank" for item in group.items}
+    best = _best(placements, context, budgets.ram.limit_bytes // _CONTEXT_RAM_SHARE, banks)
     others = [one for one in placements if one.choice != best.choice and one.grants != best.grants]
     runner_up = max(others, key=lambda one: (_nearness(one, best), one.forecast.typical), default=None)
     return Plan(budgets, best, runner_up, _binds(best, budgets, demand))
@@ -135,10 +133,11 @@ def least_ram_bytes(basis: Iterable[Item], demand: Demand, context: int = _LEAST
 def _choices(
     demand: Demand, budgets: Budgets, context: int | None, most_context: int | None, most_chunk: int
 ) -> list[Choice]:
-    names = tuple(name for name, _ in demand.device) if budgets.vram and budgets.vram.limit_bytes else ()
+    names = tuple(group.name for group in demand.device) if budgets.vram and budgets.vram.limit_bytes else ()
     groups = [names]
-    if _BANK in names:
-        groups.append(tuple(name for name in names if name != _BANK))
+    banks = {group.name for group in demand.device if group.role == "bank"}
+    if banks & set(names):
+        groups.append(tuple(name for name in names if name not in banks))
     if names:
         groups.append(())
     most = most_context or _DEFAULT_CONTEXT
@@ -154,16 +153,21 @@ def _powers(first: int, last: int) -> list[int]:
     return [*found, last]
 
 
-def _best(placements: Sequence[Placement], context: int | None) -> Placement:
+def _best(placements: Sequence[Placement], context: int | None, most_bytes: int, banks: set[str]) -> Placement:
     """Take the fastest; then, if nobody asked for a context, the longest that costs next to nothing."""
     fastest = max(placements, key=lambda one: one.forecast.typical)
     speed = fastest.forecast.typical
     if context is None:
         floor = min(_DEFAULT_CONTEXT, max(one.choice.context for one in placements))
+        least = min(_without_cache(one) for one in placements)
         fair = [
             one
             for one in placements
-            if one.choice.context == floor or one.forecast.typical >= (1 - _CONTEXT_COST) * speed
+            if one.choice.context == floor
+            or (
+                one.forecast.typical >= (1 - _CONTEXT_COST) * speed
+                and _without_cache(one) - least <= most_bytes
+            )
         ]
         # A short context is never the better one only because it is a little faster.
         longest = max(one.choice.context for one in fair)
@@ -172,10 +176,14 @@ def _best(placements: Sequence[Placement], context: int | None) -> Placement:
     banked = [
         one
         for one in placements
-        if any(grant.item.name == _BANK for grant in one.grants)
+        if any(grant.item.name in banks for grant in one.grants)
         and one.forecast.typical >= (1 - _BANK_COST) * fastest.forecast.typical
     ]
     return max(banked, key=lambda one: one.forecast.typical, default=fastest)
+
+
+def _without_cache(one: Placement) -> int:
+    return one.nbytes("ram") - one.cache.nbytes
 
 
 def _nearness(one: Placement, best: Placement) -> int:
@@ -190,12 +198,8 @@ def _binds(best: Placement, budgets: Budgets, demand: Demand) -> str:
     slowest = max(best.forecast.parts, key=lambda part: part.typical_s)
     if missing:
         what = f"RAM: {cache.count} of {cache.item.count} experts fit"
-    elif budgets.vram is not None and best.nbytes("vram") < _device_bytes(demand):
+    elif budgets.vram is not None and best.nbytes("vram") < demand.device_bytes:
         what = f"VRAM: {len(best.of('vram'))} allocations fit"
     else:
         what = "nothing of the memory: everything fits"
     return f"{what}; most of a token's time goes to {slowest.name}"
-
-
-def _device_bytes(demand: Demand) -> int:
-    return sum(item.total_bytes() for _, items in demand.device for item in items)

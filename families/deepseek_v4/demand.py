@@ -13,6 +13,7 @@ from .config import Geometry
 __all__ = ["demand"]
 
 _EMBEDDING = "embed.weight"
+_CALLS_OF_A_LAYER = 30  # counted over 200 tokens of two small models: 31 and 33
 
 
 def demand(config: Mapping[str, Any], tensor_bytes: Mapping[str, int], source: str) -> Demand:
@@ -28,6 +29,7 @@ def demand(config: Mapping[str, Any], tensor_bytes: Mapping[str, int], source: s
         dense_bytes=weights[0] - tensor_bytes[_EMBEDDING],
         experts=g.layers * g.experts_per_token,
         expert_bytes=weights[1],
+        calls=_CALLS_OF_A_LAYER * g.layers,
     )
     return Demand(
         lambda context, chunk: ledger_items(g, tensor_bytes, context=context, chunk=chunk, weights=weights), traffic

@@ -19,6 +19,7 @@ COMMANDS = {
     "chat": "Talk with a model.",
     "demo": "Show that this installation works, with the packaged model.",
     "verify": "Compare a checkpoint with recorded reference results.",
+    "plan": "Say which bytes go where, and how fast a model will be.",
     "build": "Compile backend libraries for this machine.",
     "families": "List model families, and explain how a model resolves.",
     "backends": "List compute backends, and explain which one is chosen.",

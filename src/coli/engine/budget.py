@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from coli.engine.fit import fit_chunk
 from coli.engine.ledger import Grant, Item, Ledger
 from coli.errors import BudgetError
 
-__all__ = ["Demand", "Traffic", "basis_items", "fill", "fit_items", "reserve_all", "reserve_resident"]
+__all__ = ["Demand", "DeviceGroup", "Traffic", "basis_items", "fill", "fit_items", "reserve_all", "reserve_resident"]
 
 # Logits in float32 and what sampling makes of them in float64 (values, order, probabilities, sums), per vocabulary
 # entry.
@@ -21,11 +22,12 @@ _BYTES_PER_LOGIT = 4 + 6 * 8
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one decoded token reads: ``dense_bytes`` of resident weights, and ``experts`` records of one size."""
+    """What one decoded token costs: ``dense_bytes`` of resident weights, ``experts`` records of one size, stage calls."""
 
     dense_bytes: int
     experts: int
     expert_bytes: int
+    calls: int = 0
 
     @property
     def routed_bytes(self) -> int:
@@ -34,16 +36,34 @@ class Traffic:
 
 
 @dataclass(frozen=True)
+class DeviceGroup:
+    """Items that may lie in device memory for one purpose.
+
+    ``role``: ``dense`` (copies of weights that every token reads), ``bank`` (a layer's experts, for prompts),
+    ``experts`` (copies of single experts), ``kv``.
+    """
+
+    name: str
+    role: Literal["dense", "bank", "experts", "kv"]
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
 class Demand:
     """What a model of a family asks for.
 
     ``items(context, chunk)``: what the engine reserves in RAM, in its order, the elastic expert cache last.
-    ``device``: what may lie in device memory, in order of preference, by group: the engine fills group after group.
+    ``device``: what may lie in device memory, in order of preference: the engine fills group after group.
     """
 
     items: Callable[[int, int], Sequence[Item]]
     traffic: Traffic
-    device: tuple[tuple[str, tuple[Item, ...]], ...] = ()
+    device: tuple[DeviceGroup, ...] = ()
+
+    @property
+    def device_bytes(self) -> int:
+        """Return the bytes of everything that may lie in device memory."""
+        return sum(item.total_bytes() for group in self.device for item in group.items)
 
 
 def basis_items(runtime_bytes: int, workspace_bytes: int, vocabulary: int) -> list[Item]:
@@ -103,7 +123,7 @@ def reserve_all(
     chunk, experts = reserve_resident(ledger, lambda chunk: demand.items(context, chunk), min(most_chunk, context))
     ledger.reserve(experts)
     wanted = set(groups)
-    for name, items in demand.device:
-        if name in wanted:
-            fill(ledger, items)
+    for group in demand.device:
+        if group.name in wanted:
+            fill(ledger, group.items)
     return chunk

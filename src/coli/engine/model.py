@@ -41,7 +41,7 @@ from coli.settings.environment import Environment
 if TYPE_CHECKING:
     from coli.backends.candidates import Search
 
-__all__ = ["Model", "open_model"]
+__all__ = ["Model", "open_model", "open_tokenizer", "vocabulary_of"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -310,7 +310,7 @@ def open_model(
         resolution.require_engine(str(config.path))
         require_read(resolution.descriptor, ["--ram"] if ram is not None else [])
         engine_class = load_engine(resolution.family, cache_folder())
-        tokenizer = _tokenizer(folder)
+        tokenizer = open_tokenizer(folder)
         checkpoint = resources.enter_context(Checkpoint.open(folder))
         if text and isinstance(tokenizer, CheckpointError):
             raise tokenizer
@@ -351,7 +351,7 @@ def open_model(
         )
 
 
-def _tokenizer(folder: Path) -> Tokenizer | CheckpointError:
+def open_tokenizer(folder: Path) -> Tokenizer | CheckpointError:
     """Open the tokenizer, or keep the reason for the first use of text: token ids work without one."""
     try:
         return Tokenizer.open(folder)

@@ -12,11 +12,11 @@ from coli.settings.kinds import FLAG, IDS, PATH, PATHS, SIZE, STOPS, TEXT, TEXTS
 
 __all__ = ["EVERY", "SETTINGS", "Setting", "find"]
 
-_MODELS = ("run", "chat", "verify")
+_MODELS = ("run", "chat", "verify", "plan")
 _TALK = ("run", "chat")
-_ENGINE = ("run", "chat", "demo", "verify")
+_ENGINE = ("run", "chat", "demo", "verify", "plan")
 _BUILD = ("build",)
-EVERY = ("run", "chat", "demo", "verify", "families", "backends", "build", "config")
+EVERY = ("run", "chat", "demo", "verify", "families", "backends", "build", "config", "plan")
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,38 @@ SETTINGS: tuple[Setting, ...] = (
         "ram",
         _ENGINE,
         unset="what is available",
+    ),
+    Setting(
+        "vram",
+        SIZE,
+        None,
+        "Memory of the card that may be used: 8GiB; 0: none.",
+        "--vram",
+        "COLI_VRAM",
+        "vram",
+        ("plan",),
+        unset="what is free, less a reserve",
+    ),
+    Setting(
+        "machine",
+        PATH,
+        None,
+        "Plan for the machine that this file describes.",
+        "--machine",
+        None,
+        None,
+        ("plan",),
+        unset="this machine",
+    ),
+    Setting(
+        "audit",
+        FLAG,
+        False,
+        "Compare the plan with what the last run of the model really took.",
+        "--audit",
+        None,
+        None,
+        ("plan",),
     ),
     # The prompt.
     Setting("raw", FLAG, False, "Send the prompt as it is, without the chat format.", "--raw", None, None, ("run",)),
@@ -300,7 +332,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--json",
         None,
         None,
-        ("run", "demo", "verify", "families", "backends", "build", "config"),
+        ("run", "demo", "verify", "families", "backends", "build", "config", "plan"),
     ),
     Setting(
         "explain",

@@ -1,0 +1,84 @@
+"""What a plan is made of: the model from its headers, the process as it would run it, the memory of the machine."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coli.backends.abi.structs import workspace_bytes
+from coli.backends.candidates import Search
+from coli.backends.loader import Loaded, load
+from coli.engine.budget import Demand, basis_items
+from coli.engine.checkpoint import Checkpoint
+from coli.engine.host_memory import resident_bytes
+from coli.engine.ledger import Item
+from coli.engine.location import child, find_snapshot
+from coli.engine.model import open_tokenizer, vocabulary_of
+from coli.errors import FamilyError
+from coli.families.config_file import read_config
+from coli.families.probe import load_engine
+from coli.families.registry import Registry, Resolution
+from coli.families.roles import RoleTable
+from coli.paths import cache_folder
+
+__all__ = ["Subject", "demand_of", "read_subject"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model that is going to run in this process. ``basis``: what is held before the family asks for anything.
+
+    ``resident_bytes``: the resident set now, with everything imported that a run imports.
+    """
+
+    path: Path
+    resolution: Resolution
+    demand: Demand
+    basis: tuple[Item, ...]
+    resident_bytes: int
+    loaded: Loaded
+    tensors: int
+    file_bytes: int
+
+
+def read_subject(path: Path, *, threads: int, search: Search, plugins: Sequence[str] | None) -> Subject:
+    """Open what a run would open, up to the first weight; nothing stays open. Raises what opening the model raises."""
+    folder = find_snapshot(path)
+    config = read_config(child(folder, "config.json"))
+    resolution = Registry.load(None if plugins is None else tuple(plugins)).resolve(config.data, str(config.path))
+    resolution.require_engine(str(config.path))
+    load_engine(resolution.family, cache_folder())
+    open_tokenizer(folder)
+    with Checkpoint.open(folder) as checkpoint:
+        checkpoint.rename(RoleTable(resolution.descriptor).canonical)
+        loaded = load(None, search)
+        resident = resident_bytes()
+        sizes = {name: info.nbytes for name, info in checkpoint.tensors.items()}
+    basis = basis_items(resident, workspace_bytes(threads), vocabulary_of(resolution))
+    demand = demand_of(resolution, sizes, str(config.path))
+    return Subject(
+        folder.resolve(), resolution, demand, tuple(basis), resident, loaded, len(sizes), sum(sizes.values())
+    )
+
+
+def demand_of(resolution: Resolution, tensor_bytes: Mapping[str, int], source: str) -> Demand:
+    """Return what the family asks for. Raises FamilyError for a family without a budget: zero would be a lie."""
+    module = (resolution.descriptor.engine or "").partition(":")[0].rpartition(".")[0]
+    name = f"{module}.demand"
+    try:
+        ask: Any = importlib.import_module(name).demand
+    except (ImportError, AttributeError) as error:
+        if isinstance(error, ImportError) and error.name != name:
+            raise
+        raise FamilyError(
+            source,
+            f"the family {resolution.descriptor.id} has no budget, so nothing is planned for it",
+            observed=f"no function `demand` in {name}",
+            fix="`coli run` reserves what its engine asks for; the family's author can add demand.py (docs/families.md)",
+            code="family.no-budget",
+        ) from None
+    found: Demand = ask(resolution.text, tensor_bytes, source)
+    return found

@@ -1,0 +1,371 @@
+"""`coli plan`: which bytes go into which tier, how fast that will be, and the command that runs it so."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coli.cli.failure import EXIT_FAILED
+from coli.cli.options import with_settings
+from coli.cli.session import backend_search, model_path
+from coli.cli.terminal import Terminal
+from coli.errors import BudgetError, UsageError
+from coli.settings import Resolved, find
+from coli.units import render_size
+
+if TYPE_CHECKING:
+    from coli.doctor.plan.audit import AuditRow
+    from coli.doctor.plan.budgets import Device
+    from coli.doctor.plan.core import Plan
+    from coli.doctor.plan.forecast import Speeds
+    from coli.doctor.plan.report import Kept, Report
+    from coli.doctor.plan.subject import Subject
+    from coli.engine.host_memory import HostMemory
+    from coli.engine.run_record import RunRecord
+
+__all__ = ["command"]
+
+_SETTABLE = ("context", "prefill_chunk", "ram", "vram", "threads", "backend")
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """What is planned for: this machine, or a described one."""
+
+    name: str
+    threads: int
+    memory: HostMemory
+    device: Device | None
+    speeds: Speeds
+    resident_bytes: int
+
+
+@click.command("plan")
+@click.argument("model", required=False)
+@with_settings("plan")
+def command(settings: Resolved) -> int:
+    """Plan the memory of the checkpoint MODEL, from its headers, and forecast how fast it will answer.
+
+    Exit code 4 when it does not fit; with --audit 1 when the last run took more than was planned.
+    """
+    from coli.doctor.plan.subject import read_subject
+    from coli.engine.host_cpu import default_threads
+
+    threads = settings["threads"] or default_threads()
+    path = Path(model_path(settings))
+    subject = read_subject(path, threads=threads, search=backend_search(settings), plugins=settings["plugins"])
+    _require_read(settings, subject)
+    machine = _machine(settings, subject, threads)
+    if settings["audit"]:
+        return _audit(settings, subject, machine)
+    report = _report(settings, subject, machine)
+    from coli.doctor.plan.report import plan_document
+
+    document = plan_document(report)
+    if settings["json"]:
+        click.echo(json.dumps(document, ensure_ascii=False, indent=2))
+    else:
+        _show(document, report, Terminal.from_settings(sys.stdout, settings))
+    return 0
+
+
+def _require_read(settings: Resolved, subject: Subject) -> None:
+    from coli.families.options import require_read
+
+    given = [f"--{name}" for name in ("ram", "vram") if settings.origin(name).kind != "default"]
+    require_read(subject.resolution.descriptor, given)
+
+
+def _machine(settings: Resolved, subject: Subject, threads: int) -> _Machine:
+    from coli.doctor.plan.speeds import decide_speeds
+
+    if settings["machine"] is not None:
+        from coli.doctor.plan.sketch import read_sketch
+
+        sketch = read_sketch(Path(settings["machine"]))
+        speeds = decide_speeds(
+            sketch.threads, disk_kind=sketch.disk_kind, rated=sketch.rated, device=sketch.device is not None
+        )
+        return _Machine(sketch.name, sketch.threads, sketch.memory, sketch.device, speeds, 0)
+    from coli.engine.host_memory import probe_host_memory
+
+    device = _device(subject)
+    speeds = decide_speeds(threads, device=device is not None)
+    return _Machine("this machine", threads, probe_host_memory(), device, speeds, subject.resident_bytes)
+
+
+def _device(subject: Subject) -> Device | None:
+    """Return the device that the chosen backend computes on, None for a CPU backend."""
+    if subject.loaded.device == "cpu":
+        return None
+    import os
+
+    from coli.backends.devices import probe_devices, select_devices
+    from coli.doctor.plan.budgets import Device
+    from coli.settings import Environment
+
+    environment = Environment().for_tools()
+    folders = [Path(entry) for entry in environment.get("PATH", "").split(os.pathsep) if Path(entry).is_absolute()]
+    facts = probe_devices(environment, folders)
+    usable = select_devices(facts, environment).usable
+    return Device.of(usable[0].gpu, facts, usable[0].memory) if usable else None
+
+
+def _plan(settings: Resolved, subject: Subject, machine: _Machine, record: RunRecord | None) -> Plan:
+    from coli.doctor.plan.budgets import decide_budgets
+    from coli.doctor.plan.core import decide_plan, least_ram_bytes
+
+    demand = subject.demand
+    budgets = decide_budgets(
+        machine.memory,
+        machine.device,
+        resident=machine.resident_bytes,
+        ram=settings["ram"],
+        vram=settings["vram"],
+        device_bytes=demand.device_bytes,
+    )
+    given = settings["context"] if settings.origin("context").kind != "default" else None
+    most = subject.resolution.context
+    if given is not None and most is not None and given > most:
+        raise UsageError(
+            "--ctx", "it must fit the model", observed=str(given), expected=f"1 to {most}", code="usage.context"
+        )
+    try:
+        return decide_plan(
+            subject.basis,
+            demand,
+            budgets,
+            machine.speeds,
+            context=given,
+            most_context=most,
+            most_chunk=settings["prefill_chunk"],
+            hits=_hits(record),
+        )
+    except BudgetError as error:
+        least = -(-least_ram_bytes(subject.basis, demand) // _MIB)
+        raise BudgetError(
+            error.subject,
+            error.rule,
+            observed=error.observed,
+            expected=error.expected,
+            fix=f"--ram {least}MiB or more runs it, with a context of 512 and prompts token by token",
+            code=error.code,
+        ) from None
+
+
+def _hits(record: RunRecord | None) -> float | None:
+    """Return the hit rate of the last run, where it says something: the cache was smaller than the model, and used."""
+    if record is None or record.expert_slabs >= record.experts:
+        return None
+    calls = record.expert_hits + record.expert_misses
+    return record.expert_hits / calls if calls > 10 * record.expert_slabs else None
+
+
+def _report(settings: Resolved, subject: Subject, machine: _Machine) -> Report:
+    from coli.doctor.plan.report import Report
+    from coli.doctor.plan.sensitivity import changes
+
+    plan = _plan(settings, subject, machine, None if settings["machine"] else _record(subject))
+    return Report(
+        model=str(subject.path),
+        family=f"{subject.resolution.descriptor.id} ({subject.resolution.name})",
+        machine=machine.name,
+        threads=machine.threads,
+        backend=subject.loaded.name,
+        device=machine.device.name if machine.device else None,
+        plan=plan,
+        demand=subject.demand,
+        kept=_kept(settings),
+        argv=_argv(settings, subject, machine, plan),
+        environment={},
+        changes=changes(plan, subject.basis, subject.demand, machine.speeds, threads=machine.threads),
+        notes=_notes(subject, machine),
+    )
+
+
+def _notes(subject: Subject, machine: _Machine) -> tuple[str, ...]:
+    notes = []
+    if machine.device is not None and not subject.demand.device:
+        notes.append(f"{machine.device.name}: this version keeps no weights on a card; the plan leaves it empty")
+    if not machine.speeds.measured:
+        notes.append(f"the forecast is a guess: `coli doctor {shlex.quote(str(subject.path))} --measure` measures")
+    return tuple(notes)
+
+
+def _kept(settings: Resolved) -> tuple[Kept, ...]:
+    from coli.doctor.plan.report import Kept
+
+    found = []
+    for name in _SETTABLE:
+        origin = settings.origin(name)
+        if origin.kind != "default":
+            setting = find(name)
+            found.append(Kept(setting.option or name, setting.kind.show(settings[name]), origin.text))
+    return tuple(found)
+
+
+def _argv(settings: Resolved, subject: Subject, machine: _Machine, plan: Plan) -> tuple[str, ...]:
+    """Return the command that runs the model as planned."""
+    best = plan.best
+    limit = plan.budgets.ram.limit_bytes
+    ram = f"{limit // _MIB}MiB" if limit % _MIB == 0 else f"{limit}B"
+    words = ["coli", "run", str(subject.path), "--ctx", str(best.choice.context), "--prefill-chunk", str(best.chunk)]
+    words += ["--ram", ram, "--threads", str(machine.threads)]
+    if settings["backend"] is not None:
+        words += ["--backend", str(settings["backend"])]
+    return tuple(words)
+
+
+def _record(subject: Subject) -> RunRecord | None:
+    from coli.engine.run_record import read_run_record
+    from coli.paths import data_folder
+
+    return read_run_record(data_folder() / "runs", subject.path)
+
+
+def _audit(settings: Resolved, subject: Subject, machine: _Machine) -> int:
+    from coli.doctor.plan.audit import audit_rows
+    from coli.doctor.plan.budgets import Budgets, TierBudget
+    from coli.doctor.plan.core import Choice, place
+
+    record = _record(subject)
+    if record is None:
+        raise UsageError(
+            str(subject.path),
+            "no run of this model is on record",
+            fix=f"coli run {shlex.quote(str(subject.path))} ..., then audit",
+            code="plan.no-run",
+        )
+    # Planned again with what the run was given: the audit is of the arithmetic, not of the choices.
+    limits = {tier: int(report["limit_bytes"] or 0) for tier, report in record.tiers.items()}
+    budgets = Budgets(
+        TierBudget("ram", None, None, 0, limits.get("ram", 0), "the run's limit"),
+        TierBudget("vram", None, None, 0, limits["vram"], "the run's limit") if "vram" in limits else None,
+    )
+    groups = tuple(group.name for group in subject.demand.device) if limits.get("vram") else ()
+    placement = place(
+        subject.basis, subject.demand, budgets, machine.speeds, Choice(record.context, record.prefill_chunk, groups)
+    )
+    rows = audit_rows({tier: placement.nbytes(tier) for tier in limits}, record)
+    speed = record.decoded.tokens / record.decoded.seconds if record.decoded.seconds > 0 else None
+    forecast = placement.forecast
+    if settings["json"]:
+        document: dict[str, Any] = {
+            "schema": "coli.plan/1",
+            "model": str(subject.path),
+            "audit": [
+                {
+                    "tier": row.tier,
+                    "planned_bytes": row.planned_bytes,
+                    "reserved_bytes": row.reserved_bytes,
+                    "measured_bytes": row.measured_bytes,
+                    "verdict": row.verdict,
+                }
+                for row in rows
+            ],
+            "forecast": {"low": forecast.low, "high": forecast.high, "measured_tokens_per_s": speed},
+        }
+        click.echo(json.dumps(document, ensure_ascii=False, indent=2))
+    else:
+        _show_audit(rows, record, Terminal.from_settings(sys.stdout, settings))
+        if speed is not None:
+            Terminal.from_settings(sys.stdout, settings).line(
+                f"decode: {speed:.2f} tokens/s in the run, {forecast.low:.2f} to {forecast.high:.2f} in the forecast"
+            )
+    return EXIT_FAILED if any(row.verdict == "above" for row in rows) else 0
+
+
+def _show_audit(rows: tuple[AuditRow, ...], record: RunRecord, terminal: Terminal) -> None:
+    terminal.line(f"last run: context {record.context}, chunk {record.prefill_chunk}, {record.threads} threads")
+    terminal.table(
+        ("tier", "planned", "reserved by the run", "measured", "difference", "verdict"),
+        [
+            (
+                row.tier,
+                render_size(row.planned_bytes),
+                render_size(row.reserved_bytes),
+                "-" if row.measured_bytes is None else render_size(row.measured_bytes),
+                f"{row.difference_bytes / _MIB:+.1f}MiB",
+                {"below": "below: the run did not fill its caches"}.get(row.verdict, row.verdict),
+            )
+            for row in rows
+        ],
+        numeric=frozenset(("planned", "reserved by the run", "measured", "difference")),
+    )
+
+
+def _show(document: dict[str, Any], report: Report, terminal: Terminal) -> None:
+    from coli.doctor.plan.report import bar, describe_kept
+
+    forecast = document["forecast"]
+    terminal.facts(
+        [
+            ("model", f"{document['model']}: {document['family']}"),
+            ("machine", f"{document['machine']}, {document['threads']} threads, backend {document['backend']}"),
+            ("context", f"{document['context']} positions, prefill in chunks of {document['prefill_chunk']}"),
+        ]
+    )
+    for tier in document["tiers"]:
+        drawn, legend = bar(tier)
+        terminal.line()
+        terminal.line(
+            f"{tier['tier'].upper():4} {drawn} {render_size(tier['planned_bytes'])} of {render_size(tier['limit_bytes'])}"
+        )
+        terminal.line(f"     {legend}")
+        terminal.line(f"     {_whole(tier)}")
+    rows = [
+        (
+            tier["tier"],
+            item["name"],
+            "" if item["of"] == 1 else f"{item['count']} of {item['of']}",
+            render_size(item["bytes"]),
+        )
+        for tier in document["tiers"]
+        for item in tier["items"]
+    ]
+    rows.append(("nvme", "experts that RAM does not hold", str(document["nvme"]["experts"]), _size(document["nvme"])))
+    terminal.table(("tier", "what", "count", "bytes"), rows, numeric=frozenset(("count", "bytes")))
+    guess = "" if forecast["measured"] else ", a guess"
+    lines = [
+        ("forecast", f"{forecast['low']:g} to {forecast['high']:g} tokens/s{guess}"),
+        ("basis", "\n".join(forecast["basis"])),
+        ("binds", document["binds"]),
+    ]
+    second = document["runner_up"]
+    if second is not None:
+        device = f", device {' + '.join(second['device'])}" if second["device"] else ""
+        lines.append(
+            (
+                "runner-up",
+                f"context {second['context']}, {second['expert_slabs']} experts{device}: "
+                f"{second['low']:g} to {second['high']:g} tokens/s",
+            )
+        )
+    lines += [
+        ("would bring", "\n".join(f"{c['change']}: {c['low']:g} to {c['high']:g}" for c in document["sensitivity"])),
+        ("not changed", describe_kept(report.kept)),
+        ("command", shlex.join(document["argv"])),
+    ]
+    lines += [("note", text) for text in document["notes"]]
+    terminal.facts(lines)
+
+
+def _whole(tier: dict[str, Any]) -> str:
+    if tier["total_bytes"] is None or tier["free_bytes"] is None:
+        return tier["why"]
+    return (
+        f"{render_size(tier['total_bytes'])} in all, {render_size(tier['free_bytes'])} free, "
+        f"{render_size(tier['others_bytes'])} held by {tier['held_by']}; "
+        f"{render_size(tier['left_free_bytes'])} stays free ({tier['why']})"
+    )
+
+
+def _size(entry: dict[str, Any]) -> str:
+    return render_size(entry["bytes"])
