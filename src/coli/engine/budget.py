@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from coli.engine.direct import direct_item
 from coli.engine.fit import fit_chunk
 from coli.engine.ledger import Grant, Item, Ledger
 from coli.errors import BudgetError
@@ -66,15 +67,19 @@ class Demand:
         return sum(item.total_bytes() for group in self.device for item in group.items)
 
 
-def basis_items(runtime_bytes: int, workspace_bytes: int, vocabulary: int) -> list[Item]:
+def basis_items(
+    runtime_bytes: int, workspace_bytes: int, vocabulary: int, direct_readers: int | None = None
+) -> list[Item]:
     """Return what every model holds before its family asks for anything.
 
-    ``runtime_bytes``: the resident set of the process with everything imported, measured at start.
+    ``runtime_bytes``: the resident set of the process with everything imported, measured at start. ``direct_readers``:
+    threads that read past the page cache, None when reads go through it.
     """
     return [
         Item("runtime", "ram", runtime_bytes),
         Item("backend workspace", "ram", workspace_bytes),
         Item("logits and sampling", "ram", vocabulary * _BYTES_PER_LOGIT),
+        *([] if direct_readers is None else [direct_item(direct_readers)]),
     ]
 
 

@@ -21,6 +21,7 @@ from coli.backends.dispatch import Dispatcher, Fallback
 from coli.backends.loader import Loaded, load
 from coli.engine.budget import basis_items
 from coli.engine.checkpoint import Checkpoint
+from coli.engine.direct import decide_io
 from coli.engine.generation import TextStream, TokenStream, eos_ids_of
 from coli.engine.host_cpu import default_threads
 from coli.engine.host_memory import decide_limit, probe_host_memory, resident_bytes
@@ -28,6 +29,7 @@ from coli.engine.ledger import Ledger
 from coli.engine.location import child, find_snapshot
 from coli.engine.run_record import Decoded, RunRecord, peak_resident_bytes, write_run_record
 from coli.engine.sampling import Sampler, SamplingChoice, resolve_sampling
+from coli.engine.store import READERS
 from coli.engine.tokenizer import Tokenizer
 from coli.errors import CheckpointError, UsageError
 from coli.families.config_file import read_config
@@ -41,7 +43,7 @@ from coli.settings.environment import Environment
 if TYPE_CHECKING:
     from coli.backends.candidates import Search
 
-__all__ = ["Model", "open_model", "open_tokenizer", "vocabulary_of"]
+__all__ = ["Model", "open_model", "open_tokenizer", "tensor_bytes", "vocabulary_of"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -207,6 +209,7 @@ class Model:
             "context": self.engine.context,
             "prefill_chunk": self.engine.prefill_chunk,
             "notes": list(self._notes),
+            "io": self.checkpoint.io_mode,
             "memory": {
                 "ram_limit_bytes": report["limit_bytes"],
                 "ram_reserved_bytes": report["reserved_bytes"],
@@ -283,6 +286,7 @@ def open_model(
     context: int | None = 4096,
     prefill_chunk: int = 128,
     ram: int | str | None = None,
+    io: str = "auto",
     backend: str | None = None,
     search: Search | None = None,
     plugins: Sequence[str] | None = None,
@@ -294,10 +298,11 @@ def open_model(
 
     `threads`: None takes the physical cores that this process may use. `context`: positions that prompt and answer may
     fill; None takes what the model was made for. `prefill_chunk`: prompt tokens computed at once. `ram`: hard limit in
-    bytes, or a size such as "12GiB". `backend`: a name or a library file. `search`: where backends are looked for.
-    `plugins`: allow list of family plugins. `text`: refuse a model without a tokenizer before its weights are read.
-    `progress` is told (bytes done, bytes in all) while resident weights are read, `tell` every new fallback once. None
-    of these changes a bit of the result.
+    bytes, or a size such as "12GiB". `io`: `direct` reads weights past the page cache, `buffered` through it, `auto`
+    takes what is faster for files of this size on this machine. `backend`: a name or a library file. `search`: where
+    backends are looked for. `plugins`: allow list of family plugins. `text`: refuse a model without a tokenizer before
+    its weights are read. `progress` is told (bytes done, bytes in all) while resident weights are read, `tell` every
+    new fallback once. None of these changes a bit of the result.
 
     Raises CheckpointError, FamilyError, BackendRefused, BudgetError, UsageError; nothing stays open after an error.
     """
@@ -321,11 +326,14 @@ def open_model(
         _require_count("--prefill-chunk", prefill_chunk)
         context = _context(context, resolution)
         workspace = workspace_bytes(threads)
-        runtime = resident_bytes()
-        limit, notes = decide_limit(ram, probe_host_memory(), runtime)
+        runtime, memory = resident_bytes(), probe_host_memory()
+        limit, notes = decide_limit(ram, memory, runtime)
         ledger = Ledger({"ram": limit})
-        for item in basis_items(runtime, workspace, vocabulary_of(resolution)):
+        direct = decide_io(io, tensor_bytes(checkpoint), memory.available_bytes.value, limit) == "direct"
+        for item in basis_items(runtime, workspace, vocabulary_of(resolution), READERS if direct else None):
             ledger.reserve(item)
+        if direct:
+            checkpoint.read_directly(None if tell is None else lambda reason: tell(Fallback("reads", "direct", reason)))
         dispatcher = resources.enter_context(Dispatcher([loaded], threads, workspace, tell))
         engine = engine_class(
             checkpoint,
@@ -386,6 +394,11 @@ def _context(context: int | None, resolution: Resolution) -> int:
             code="usage.context",
         )
     return context
+
+
+def tensor_bytes(checkpoint: Checkpoint) -> int:
+    """Return the bytes of all tensors in the files."""
+    return sum(info.nbytes for info in checkpoint.tensors.values())
 
 
 def _token_array(ids: Sequence[int]) -> npt.NDArray[np.int32]:
