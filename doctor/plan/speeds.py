@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from coli.doctor.facts.measure import Measured
 from coli.doctor.plan.forecast import Range, Speeds
 
-__all__ = ["Rated", "decide_speeds"]
+__all__ = ["RATED", "decide_speeds"]
+
+# A rate whose source begins so was not measured: a vendor states it.
+RATED = "rated"
 
 # What the kernels decode and multiply in a second, by thread: fp8 on a slow core, bf16 on a fast one.
 _THREAD_LOW, _THREAD_HIGH = 2.5e9, 9e9
@@ -30,62 +31,39 @@ _ANY_RAM = 40e9
 _ANY_VRAM = 400e9
 
 
-@dataclass(frozen=True)
-class Rated:
-    """Bandwidths as a vendor states them, bytes per second; None where nobody said."""
-
-    disk_bytes_per_s: float | None = None
-    ram_bytes_per_s: float | None = None
-    vram_bytes_per_s: float | None = None
-
-
 def decide_speeds(
-    threads: int,
-    measured: Measured | None = None,
-    *,
-    disk_kind: str | None = None,
-    rated: Rated | None = None,
-    device: bool = False,
+    threads: int, measured: Measured | None = None, *, disk_kind: str | None = None, device: bool = False
 ) -> Speeds:
-    """Return the bandwidths. ``measured`` goes before ``rated``, ``rated`` before a guess by ``disk_kind``."""
-    rated = rated or Rated()
-    return Speeds(
-        _disk(measured, disk_kind, rated.disk_bytes_per_s),
-        _ram(threads, measured, rated.ram_bytes_per_s),
-        _vram(rated.vram_bytes_per_s) if device else None,
-    )
+    """Return the bandwidths. What was measured, or at least rated, goes before a guess by ``disk_kind``."""
+    vram = Range(_VRAM_LOW * _ANY_VRAM, _VRAM_HIGH * _ANY_VRAM, "a guess for any card") if device else None
+    return Speeds(_disk(measured, disk_kind), _ram(threads, measured), vram)
 
 
-def _disk(measured: Measured | None, kind: str | None, rated: float | None) -> Range:
-    rate = measured.disk_bytes_per_s.value if measured else None
-    if measured and rate:
-        source = f"measured {measured.date[:10]}"
-        return Range(_DISK_MEASURED_LOW * rate, _DISK_MEASURED_HIGH * rate, source, True)
-    if rated:
-        return Range(_DISK_RATED_LOW * rated, _DISK_RATED_HIGH * rated, f"rated {rated / 1e9:.1f} GB/s")
-    low, high = _DISKS.get(kind or "", _ANY_DISK)
-    return Range(low, high, f"a guess for {kind or 'any disk'}")
+def _disk(measured: Measured | None, kind: str | None) -> Range:
+    fact = measured.disk_bytes_per_s if measured else None
+    if measured is None or fact is None or not fact.value:
+        low, high = _DISKS.get(kind or "", _ANY_DISK)
+        return Range(low, high, f"a guess for {kind or 'any disk'}")
+    if fact.source.startswith(RATED):
+        return Range(_DISK_RATED_LOW * fact.value, _DISK_RATED_HIGH * fact.value, f"{RATED} {_rate(fact.value)}")
+    source = f"measured {_rate(fact.value)}, {measured.date[:10]}"
+    return Range(_DISK_MEASURED_LOW * fact.value, _DISK_MEASURED_HIGH * fact.value, source, True)
 
 
-def _ram(threads: int, measured: Measured | None, rated: float | None) -> Range:
-    rate = measured.memory_bytes_per_s.value if measured else None
-    low, high = _RAM_RATED_LOW, _RAM_RATED_HIGH
-    if measured and rate:
-        source, low, high = f"memory measured {measured.date[:10]}", _RAM_MEASURED_LOW, _RAM_MEASURED_HIGH
-    elif rated:
-        rate, source = rated, f"memory rated {rated / 1e9:.0f} GB/s"
-    else:
-        rate, source = _ANY_RAM, "a guess for two channels"
+def _ram(threads: int, measured: Measured | None) -> Range:
+    fact = measured.memory_bytes_per_s if measured else None
+    rate, low, high = _ANY_RAM, _RAM_RATED_LOW, _RAM_RATED_HIGH
+    source, is_measured = "a guess for two channels", False
+    if measured is not None and fact is not None and fact.value:
+        rate, is_measured = fact.value, not fact.source.startswith(RATED)
+        source = f"memory {RATED} {_rate(rate)}"
+        if is_measured:
+            source, low, high = f"memory measured {_rate(rate)}", _RAM_MEASURED_LOW, _RAM_MEASURED_HIGH
     cores = f"{threads} thread{'s' if threads > 1 else ''}"
     return Range(
-        min(low * rate, threads * _THREAD_LOW),
-        min(high * rate, threads * _THREAD_HIGH),
-        f"{source}, {cores}",
-        bool(measured and measured.memory_bytes_per_s.value),
+        min(low * rate, threads * _THREAD_LOW), min(high * rate, threads * _THREAD_HIGH), f"{source}, {cores}", is_measured
     )
 
 
-def _vram(rated: float | None) -> Range:
-    if rated:
-        return Range(_VRAM_LOW * rated, _VRAM_HIGH * rated, f"rated {rated / 1e9:.0f} GB/s")
-    return Range(_VRAM_LOW * _ANY_VRAM, _VRAM_HIGH * _ANY_VRAM, "a guess for any card")
+def _rate(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:.1f} GB/s"

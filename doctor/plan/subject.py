@@ -13,10 +13,12 @@ from coli.backends.candidates import Search
 from coli.backends.loader import Loaded, load
 from coli.engine.budget import Demand, basis_items
 from coli.engine.checkpoint import Checkpoint
+from coli.engine.direct import decide_io
 from coli.engine.host_memory import resident_bytes
 from coli.engine.ledger import Item
 from coli.engine.location import child, find_snapshot
 from coli.engine.model import open_tokenizer, vocabulary_of
+from coli.engine.store import READERS
 from coli.errors import FamilyError
 from coli.families.config_file import read_config
 from coli.families.probe import load_engine
@@ -29,22 +31,27 @@ __all__ = ["Subject", "demand_of", "read_subject"]
 
 @dataclass(frozen=True)
 class Subject:
-    """A model that is going to run in this process. ``basis``: what is held before the family asks for anything.
+    """A model that is going to run in this process, with everything imported that a run imports.
 
-    ``resident_bytes``: the resident set now, with everything imported that a run imports.
+    ``resident_bytes``: the resident set with that. ``file_bytes``: of all tensors.
     """
 
     path: Path
     resolution: Resolution
     demand: Demand
-    basis: tuple[Item, ...]
     resident_bytes: int
     loaded: Loaded
     tensors: int
     file_bytes: int
 
+    def basis(self, threads: int, io: str, available_bytes: int | None, limit_bytes: int) -> list[Item]:
+        """Return what is held before the family asks for anything; how weights are read depends on the memory."""
+        direct = decide_io(io, self.file_bytes, available_bytes, limit_bytes) == "direct"
+        vocabulary = vocabulary_of(self.resolution)
+        return basis_items(self.resident_bytes, workspace_bytes(threads), vocabulary, READERS if direct else None)
 
-def read_subject(path: Path, *, threads: int, search: Search, plugins: Sequence[str] | None) -> Subject:
+
+def read_subject(path: Path, *, search: Search, plugins: Sequence[str] | None) -> Subject:
     """Open what a run would open, up to the first weight; nothing stays open. Raises what opening the model raises."""
     folder = find_snapshot(path)
     config = read_config(child(folder, "config.json"))
@@ -57,11 +64,8 @@ def read_subject(path: Path, *, threads: int, search: Search, plugins: Sequence[
         loaded = load(None, search)
         resident = resident_bytes()
         sizes = {name: info.nbytes for name, info in checkpoint.tensors.items()}
-    basis = basis_items(resident, workspace_bytes(threads), vocabulary_of(resolution))
     demand = demand_of(resolution, sizes, str(config.path))
-    return Subject(
-        folder.resolve(), resolution, demand, tuple(basis), resident, loaded, len(sizes), sum(sizes.values())
-    )
+    return Subject(folder.resolve(), resolution, demand, resident, loaded, len(sizes), sum(sizes.values()))
 
 
 def demand_of(resolution: Resolution, tensor_bytes: Mapping[str, int], source: str) -> Demand:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,35 +15,22 @@ from coli.cli.options import with_settings
 from coli.cli.session import backend_search, model_path
 from coli.cli.terminal import Terminal
 from coli.errors import BudgetError, UsageError
-from coli.settings import Resolved, find
+from coli.settings import Environment, Resolved, find
 from coli.units import render_size
 
 if TYPE_CHECKING:
     from coli.doctor.plan.audit import AuditRow
-    from coli.doctor.plan.budgets import Device
     from coli.doctor.plan.core import Plan
-    from coli.doctor.plan.forecast import Speeds
+    from coli.doctor.plan.machine import PlanMachine
     from coli.doctor.plan.report import Kept, Report
     from coli.doctor.plan.subject import Subject
-    from coli.engine.host_memory import HostMemory
+    from coli.engine.ledger import Item
     from coli.engine.run_record import RunRecord
 
 __all__ = ["command"]
 
-_SETTABLE = ("context", "prefill_chunk", "ram", "vram", "threads", "backend")
+_SETTABLE = ("context", "prefill_chunk", "ram", "vram", "gpu", "threads", "io", "backend")
 _MIB = 1 << 20
-
-
-@dataclass(frozen=True)
-class _Machine:
-    """What is planned for: this machine, or a described one."""
-
-    name: str
-    threads: int
-    memory: HostMemory
-    device: Device | None
-    speeds: Speeds
-    resident_bytes: int
 
 
 @click.command("plan")
@@ -60,7 +46,7 @@ def command(settings: Resolved) -> int:
 
     threads = settings["threads"] or default_threads()
     path = Path(model_path(settings))
-    subject = read_subject(path, threads=threads, search=backend_search(settings), plugins=settings["plugins"])
+    subject = read_subject(path, search=backend_search(settings), plugins=settings["plugins"])
     _require_read(settings, subject)
     machine = _machine(settings, subject, threads)
     if settings["audit"]:
@@ -79,46 +65,33 @@ def command(settings: Resolved) -> int:
 def _require_read(settings: Resolved, subject: Subject) -> None:
     from coli.families.options import require_read
 
-    given = [f"--{name}" for name in ("ram", "vram") if settings.origin(name).kind != "default"]
+    given = [f"--{name}" for name in ("ram", "vram", "gpu") if settings.origin(name).kind != "default"]
     require_read(subject.resolution.descriptor, given)
 
 
-def _machine(settings: Resolved, subject: Subject, threads: int) -> _Machine:
-    from coli.doctor.plan.speeds import decide_speeds
+def _machine(settings: Resolved, subject: Subject, threads: int) -> PlanMachine:
+    from coli.doctor.plan.machine import machine_of, probe_machine, read_plan_facts
 
+    gpu = settings["gpu"]
     if settings["machine"] is not None:
-        from coli.doctor.plan.sketch import read_sketch
-
-        sketch = read_sketch(Path(settings["machine"]))
-        speeds = decide_speeds(
-            sketch.threads, disk_kind=sketch.disk_kind, rated=sketch.rated, device=sketch.device is not None
-        )
-        return _Machine(sketch.name, sketch.threads, sketch.memory, sketch.device, speeds, 0)
-    from coli.engine.host_memory import probe_host_memory
-
-    device = _device(subject)
-    speeds = decide_speeds(threads, device=device is not None)
-    return _Machine("this machine", threads, probe_host_memory(), device, speeds, subject.resident_bytes)
+        name, facts = read_plan_facts(Path(settings["machine"]))
+        return machine_of(name, facts, settings["threads"], gpu)
+    return probe_machine(
+        subject.path,
+        threads,
+        subject.resident_bytes,
+        uses_device=subject.loaded.device != "cpu",
+        gpu=gpu,
+        environment=Environment().for_tools(),
+    )
 
 
-def _device(subject: Subject) -> Device | None:
-    """Return the device that the chosen backend computes on, None for a CPU backend."""
-    if subject.loaded.device == "cpu":
-        return None
-    import os
-
-    from coli.backends.devices import probe_devices, select_devices
-    from coli.doctor.plan.budgets import Device
-    from coli.settings import Environment
-
-    environment = Environment().for_tools()
-    folders = [Path(entry) for entry in environment.get("PATH", "").split(os.pathsep) if Path(entry).is_absolute()]
-    facts = probe_devices(environment, folders)
-    usable = select_devices(facts, environment).usable
-    return Device.of(usable[0].gpu, facts, usable[0].memory) if usable else None
+def _basis(settings: Resolved, subject: Subject, machine: PlanMachine, limit_bytes: int) -> list[Item]:
+    available = machine.memory.available_bytes.value
+    return subject.basis(machine.threads, settings["io"], available, limit_bytes)
 
 
-def _plan(settings: Resolved, subject: Subject, machine: _Machine, record: RunRecord | None) -> Plan:
+def _plan(settings: Resolved, subject: Subject, machine: PlanMachine, record: RunRecord | None) -> Plan:
     from coli.doctor.plan.budgets import decide_budgets
     from coli.doctor.plan.core import decide_plan, least_ram_bytes
 
@@ -137,9 +110,10 @@ def _plan(settings: Resolved, subject: Subject, machine: _Machine, record: RunRe
         raise UsageError(
             "--ctx", "it must fit the model", observed=str(given), expected=f"1 to {most}", code="usage.context"
         )
+    basis = _basis(settings, subject, machine, budgets.ram.limit_bytes)
     try:
         return decide_plan(
-            subject.basis,
+            basis,
             demand,
             budgets,
             machine.speeds,
@@ -149,7 +123,7 @@ def _plan(settings: Resolved, subject: Subject, machine: _Machine, record: RunRe
             hits=_hits(record),
         )
     except BudgetError as error:
-        least = -(-least_ram_bytes(subject.basis, demand) // _MIB)
+        least = -(-least_ram_bytes(basis, demand) // _MIB)
         raise BudgetError(
             error.subject,
             error.rule,
@@ -168,11 +142,12 @@ def _hits(record: RunRecord | None) -> float | None:
     return record.expert_hits / calls if calls > 10 * record.expert_slabs else None
 
 
-def _report(settings: Resolved, subject: Subject, machine: _Machine) -> Report:
+def _report(settings: Resolved, subject: Subject, machine: PlanMachine) -> Report:
     from coli.doctor.plan.report import Report
     from coli.doctor.plan.sensitivity import changes
 
     plan = _plan(settings, subject, machine, None if settings["machine"] else _record(subject))
+    basis = _basis(settings, subject, machine, plan.budgets.ram.limit_bytes)
     return Report(
         model=str(subject.path),
         family=f"{subject.resolution.descriptor.id} ({subject.resolution.name})",
@@ -185,12 +160,12 @@ def _report(settings: Resolved, subject: Subject, machine: _Machine) -> Report:
         kept=_kept(settings),
         argv=_argv(settings, subject, machine, plan),
         environment={},
-        changes=changes(plan, subject.basis, subject.demand, machine.speeds, threads=machine.threads),
+        changes=changes(plan, basis, subject.demand, machine.speeds, threads=machine.threads),
         notes=_notes(subject, machine),
     )
 
 
-def _notes(subject: Subject, machine: _Machine) -> tuple[str, ...]:
+def _notes(subject: Subject, machine: PlanMachine) -> tuple[str, ...]:
     notes = []
     if machine.device is not None and not subject.demand.device:
         notes.append(f"{machine.device.name}: this version keeps no weights on a card; the plan leaves it empty")
@@ -211,7 +186,7 @@ def _kept(settings: Resolved) -> tuple[Kept, ...]:
     return tuple(found)
 
 
-def _argv(settings: Resolved, subject: Subject, machine: _Machine, plan: Plan) -> tuple[str, ...]:
+def _argv(settings: Resolved, subject: Subject, machine: PlanMachine, plan: Plan) -> tuple[str, ...]:
     """Return the command that runs the model as planned."""
     best = plan.best
     limit = plan.budgets.ram.limit_bytes
@@ -230,7 +205,7 @@ def _record(subject: Subject) -> RunRecord | None:
     return read_run_record(data_folder() / "runs", subject.path)
 
 
-def _audit(settings: Resolved, subject: Subject, machine: _Machine) -> int:
+def _audit(settings: Resolved, subject: Subject, machine: PlanMachine) -> int:
     from coli.doctor.plan.audit import audit_rows
     from coli.doctor.plan.budgets import Budgets, TierBudget
     from coli.doctor.plan.core import Choice, place
@@ -250,9 +225,8 @@ def _audit(settings: Resolved, subject: Subject, machine: _Machine) -> int:
         TierBudget("vram", None, None, 0, limits["vram"], "the run's limit") if "vram" in limits else None,
     )
     groups = tuple(group.name for group in subject.demand.device) if limits.get("vram") else ()
-    placement = place(
-        subject.basis, subject.demand, budgets, machine.speeds, Choice(record.context, record.prefill_chunk, groups)
-    )
+    basis = subject.basis(record.threads, record.io, None, limits.get("ram", 0))
+    placement = place(basis, subject.demand, budgets, machine.speeds, Choice(record.context, record.prefill_chunk, groups))
     rows = audit_rows({tier: placement.nbytes(tier) for tier in limits}, record)
     speed = record.decoded.tokens / record.decoded.seconds if record.decoded.seconds > 0 else None
     forecast = placement.forecast

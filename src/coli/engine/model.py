@@ -243,6 +243,7 @@ class Model:
             context=self.engine.context,
             prefill_chunk=self.engine.prefill_chunk,
             threads=self.threads,
+            io=self.checkpoint.io_mode,
             peak_resident_bytes=peak_resident_bytes(),
             tiers=self._ledger.report(),
             decoded=self._decoded,

@@ -40,6 +40,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     context: int
     prefill_chunk: int
     threads: int
+    io: str
     peak_resident_bytes: int
     tiers: dict[str, dict[str, Any]]
     decoded: Decoded

@@ -149,6 +149,17 @@ SETTINGS: tuple[Setting, ...] = (
         unset="what is free, less a reserve",
     ),
     Setting(
+        "gpu",
+        TEXT,
+        None,
+        "GPU to use, by its number in nvidia-smi or its UUID; none: the CPU only.",
+        "--gpu",
+        "COLI_GPU",
+        "gpu",
+        ("plan",),
+        unset="the first one that can be used",
+    ),
+    Setting(
         "machine",
         PATH,
         None,

@@ -1,0 +1,124 @@
+"""The machine that a plan is for: this one, or one from a file. Of a machine's facts the plan reads these few."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coli.backends.devices import DeviceFacts, VisibleDevice, probe_devices, select_devices
+from coli.doctor.facts.cpu import CpuFacts
+from coli.doctor.facts.measure import Measured
+from coli.doctor.facts.memory import MemoryFacts
+from coli.doctor.facts.storage import StorageFacts, probe_storage
+from coli.doctor.plan.budgets import Device
+from coli.doctor.plan.forecast import Speeds
+from coli.doctor.plan.speeds import decide_speeds
+from coli.engine.host_memory import HostMemory, probe_host_memory
+from coli.errors import UsageError
+
+__all__ = ["PlanMachine", "PlanFacts", "machine_of", "probe_machine", "read_plan_facts"]
+
+SCHEMA = "coli.machine/1"
+_LIMIT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class PlanMachine:
+    """A machine. ``resident_bytes``: what this process holds of its memory, 0 on another machine."""
+
+    name: str
+    threads: int
+    memory: HostMemory
+    device: Device | None
+    speeds: Speeds
+    resident_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """The facts of a machine that a plan reads, by the names that they have in a machine's file."""
+
+    memory: MemoryFacts
+    cpu: CpuFacts
+    storage: tuple[StorageFacts, ...] | None = None
+    devices: DeviceFacts | None = None
+    measured: Measured | None = None
+
+
+def machine_of(name: str, facts: PlanFacts, threads: int | None = None, gpu: str | None = None) -> PlanMachine:
+    """Return the machine of these facts. ``threads``, ``gpu``: what the user set. Pure. Raises UsageError."""
+    device = choose_device(facts.devices, gpu, {}) if facts.devices is not None else None
+    threads = threads or facts.cpu.threads.value or facts.cpu.physical_cores.value or 1
+    speeds = decide_speeds(threads, facts.measured, disk_kind=disk_kind(facts.storage or ()), device=device is not None)
+    return PlanMachine(name, threads, facts.memory.host, device, speeds)
+
+
+def probe_machine(
+    model: Path, threads: int, resident_bytes: int, *, uses_device: bool, gpu: str | None, environment: Mapping[str, str]
+) -> PlanMachine:
+    """Look at this machine. ``uses_device``: the backend computes on one, so it is looked for. Raises UsageError."""
+    device = None
+    if uses_device:
+        folders = [Path(entry) for entry in environment.get("PATH", "").split(os.pathsep) if Path(entry).is_absolute()]
+        device = choose_device(probe_devices(environment, folders), gpu, environment)
+    speeds = decide_speeds(
+        threads, None, disk_kind=disk_kind(probe_storage("model", model)), device=device is not None
+    )
+    return PlanMachine("this machine", threads, probe_host_memory(), device, speeds, resident_bytes)
+
+
+def choose_device(facts: DeviceFacts, gpu: str | None, environment: Mapping[str, str]) -> Device | None:
+    """Return the device that ``gpu`` names, by nvidia-smi's number or its UUID, or the first usable one. Pure."""
+    usable = select_devices(facts, environment).usable
+    if gpu == "none" or not (usable or gpu):
+        return None
+    found = [one for one in usable if gpu is None or _named(one, gpu)]
+    if not found:
+        raise UsageError(
+            "--gpu",
+            "it must name a GPU that can be used",
+            observed=gpu,
+            expected=", ".join(f"{one.gpu.index} ({one.name})" for one in usable) or "none is usable",
+            fix="`coli doctor --gpu` says why a GPU is not used",
+            code="usage.gpu",
+        )
+    return Device.of(found[0].gpu, facts, found[0].memory)
+
+
+def _named(device: VisibleDevice, gpu: str) -> bool:
+    return gpu == str(device.gpu.index) or (len(gpu) > 4 and (device.uuid or "").startswith(gpu))
+
+
+def disk_kind(storage: tuple[StorageFacts, ...]) -> str | None:
+    """Return the kind of disk below the model, the slowest when it lies on several."""
+    order = ("hdd", "usb", "mmc", "virtual", "ssd", "nvme")
+    kinds = [str(one.kind.value) for one in storage if one.role == "model" and one.kind.value]
+    return min(kinds, key=lambda kind: order.index(kind) if kind in order else 0, default=None)
+
+
+def read_plan_facts(path: Path) -> tuple[str, PlanFacts]:
+    """Read a machine's file, as `coli doctor --record` writes it: name and facts. Raises UsageError."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_LIMIT_BYTES + 1)
+        if len(raw) > _LIMIT_BYTES:
+            raise ValueError(f"more than {_LIMIT_BYTES} bytes")
+        document: Any = json.loads(raw)
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise ValueError(f"its schema is not {SCHEMA}")
+        name = document.get("name")
+        return name if isinstance(name, str) else path.stem, msgspec.convert(document.get("facts"), PlanFacts)
+    except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
+        raise UsageError(
+            str(path),
+            "it is not the file of a machine, or it lacks its memory and processor",
+            observed=str(error)[:300],
+            fix="`coli doctor MODEL --record FILE` writes one",
+            code="usage.machine-file",
+        ) from None
