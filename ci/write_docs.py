@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 from coli.backends.abi import SLOTS
+from coli.doctor.plan.cards import later_groups, render_cards
+from coli.doctor.plan.speeds import decide_speeds
+from coli.families.deepseek_v4.config import Geometry
+from coli.families.deepseek_v4.demand import demand, dense_groups
 from coli.settings.page import render_table
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -19,10 +25,25 @@ def slot_table() -> str:
     return "\n".join(lines)
 
 
+def card_table() -> str:
+    """Return what Flash puts on cards of all sizes as a Markdown table; its sizes come from the geometry of the release."""
+    sys.path.insert(0, str(DOCS.parent / "tests" / "engine"))
+    from sparse_flash import flash_config, flash_sizes  # type: ignore[import-not-found]
+
+    geometry = Geometry.from_config(flash_config())
+    sizes = flash_sizes()
+    found = demand(flash_config(), sizes, "config.json")
+    later = later_groups(found.traffic.expert_bytes, geometry.layers, geometry.experts)
+    groups = (*dense_groups(geometry, sizes), *later)
+    kv_bytes = next(item.nbytes for item in found.items(geometry.max_positions, 128) if item.name.startswith("KV"))
+    return render_cards(replace(found, device=groups), decide_speeds(8, device=True), kv_bytes)
+
+
 # Page, the marks around its table, and what makes the table.
 TABLES = (
     ("guide.md", "<!-- settings: made by `nox -s docs` -->", "<!-- end of settings -->", render_table),
     ("abi.md", "<!-- slots: made by `nox -s docs` -->", "<!-- end of slots -->", slot_table),
+    ("plan.md", "<!-- cards: made by `nox -s docs` -->", "<!-- end of cards -->", card_table),
 )
 
 

@@ -56,13 +56,13 @@ def _held(placement: Placement, group: DeviceGroup) -> int:
     return sum(grant.nbytes for grant in placement.of("vram") if grant.item.name in names)
 
 
-def render_cards(demand: Demand, speeds: Speeds) -> str:
-    """Return the table in Markdown."""
+def render_cards(demand: Demand, speeds: Speeds, kv_bytes: int) -> str:
+    """Return the table in Markdown. ``kv_bytes``: of the longest context, which may lie there instead."""
     names = [group.name for group in demand.device]
     whole = {group.name: sum(item.total_bytes() for item in group.items) for group in demand.device}
     lines = [
-        "| card | budget | " + " | ".join(names) + " | left |",
-        "|---:|---:|" + "---:|" * (len(names) + 1),
+        "| card | budget | " + " | ".join(names) + " | left | longest KV instead |",
+        "|---:|---:|" + "---:|" * (len(names) + 2),
     ]
     unit = demand.traffic.expert_bytes
     for row in card_rows(demand, speeds):
@@ -75,6 +75,8 @@ def render_cards(demand: Demand, speeds: Speeds) -> str:
                 cells.append(f"all, {render_size(held)}")
             else:
                 cells.append(f"{render_size(held)} of {render_size(whole[group.name])}" if held else "-")
-        shown = [f"{row.card_bytes >> 30} GB", render_size(row.limit_bytes), *cells, render_size(row.left_bytes)]
+        dense = sum(whole[group.name] for group in demand.device if group.role == "dense")
+        kv = "fits" if dense + kv_bytes <= row.limit_bytes else "-"
+        shown = [f"{row.card_bytes >> 30} GB", render_size(row.limit_bytes), *cells, render_size(row.left_bytes), kv]
         lines.append("| " + " | ".join(shown) + " |")
     return "\n".join(lines)

@@ -120,7 +120,7 @@ def decide_plan(
     banks = {item.name for group in demand.device if group.role == "bank" for item in group.items}
     best = _best(placements, context, budgets.ram.limit_bytes // _CONTEXT_RAM_SHARE, banks)
     others = [one for one in placements if one.choice != best.choice and one.grants != best.grants]
-    runner_up = max(others, key=lambda one: (_nearness(one, best), one.forecast.typical), default=None)
+    runner_up = max(others, key=lambda one: (_interest(one, best), one.forecast.typical), default=None)
     return Plan(budgets, best, runner_up, _binds(best, budgets, demand))
 
 
@@ -186,9 +186,11 @@ def _without_cache(one: Placement) -> int:
     return one.nbytes("ram") - one.cache.nbytes
 
 
-def _nearness(one: Placement, best: Placement) -> int:
-    """Prefer a runner-up that differs in one thing."""
-    return (one.choice.groups == best.choice.groups) + (one.choice.context == best.choice.context)
+def _interest(one: Placement, best: Placement) -> int:
+    """Rank what somebody might want instead: a longer context, or another use of the card; then a shorter context."""
+    same_context = one.choice.context == best.choice.context
+    same_groups = one.choice.groups == best.choice.groups
+    return (2 if same_groups and one.choice.context > best.choice.context else 0) + (same_context and not same_groups)
 
 
 def _binds(best: Placement, budgets: Budgets, demand: Demand) -> str:

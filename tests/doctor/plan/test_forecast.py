@@ -1,0 +1,123 @@
+"""Forecasts against arithmetic by hand and against machines that other people measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import json
+
+from coli.backends.devices.facts import Fact
+from coli.doctor.facts.measure import Measured
+from coli.doctor.plan.budgets import decide_budgets
+from coli.doctor.plan.core import decide_plan
+from coli.doctor.plan.forecast import Placed, Range, Speeds, forecast, hit_rates
+from coli.doctor.plan.machine import machine_of, read_plan_facts
+from coli.doctor.plan.speeds import decide_speeds
+from coli.engine.budget import Demand, Traffic, basis_items
+from coli.errors import UsageError
+from coli.families.deepseek_v4.config import Geometry
+from coli.families.deepseek_v4.demand import demand, dense_groups
+
+from engine.sparse_flash import flash_config, flash_sizes
+
+PUBLISHED = sorted((Path(__file__).parents[2] / "machines" / "published").glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def flash() -> Demand:
+    return demand(flash_config(), flash_sizes(), "config.json")
+
+
+def exactly(rate: float) -> Range:
+    return Range(rate, rate, "a test", True)
+
+
+def test_times_of_disk_and_memory_add_up() -> None:
+    # 4 GB of dense weights and 10 experts of 0.1 GB; half of the experts are in RAM, and half of the calls hit.
+    placed = Placed(Traffic(4 * 10**9, 10, 10**8), cached=0.5)
+    found = forecast(placed, Speeds(exactly(1e9), exactly(10e9)), seen=0.5)
+    # Hit rates 0.42 to 0.58: 0.58 or 0.42 GB from disk at 1 GB/s, 5 GB through the products at 10 GB/s.
+    assert found.low == pytest.approx(1 / (0.58 + 0.5))
+    assert found.high == pytest.approx(1 / (0.42 + 0.5))
+    assert found.measured
+
+
+def test_a_cache_of_everything_never_reads() -> None:
+    assert hit_rates(1.0) == (1.0, 1.0)
+    found = forecast(Placed(Traffic(10**9, 10, 10**8), cached=1.0), Speeds(exactly(1.0), exactly(1e9)))
+    assert found.low == found.high == pytest.approx(0.5)
+
+
+def test_weights_on_the_card_leave_the_memory_alone() -> None:
+    traffic = Traffic(10**9, 0, 10**8)
+    speeds = Speeds(exactly(1e9), exactly(1e9), exactly(100e9))
+    assert forecast(Placed(traffic, 1.0, device_dense_bytes=10**9), speeds).low == pytest.approx(100)
+    assert forecast(Placed(traffic, 1.0, device_dense_bytes=5 * 10**8), speeds).low == pytest.approx(1 / 0.505)
+
+
+def test_stage_calls_bound_small_models() -> None:
+    found = forecast(Placed(Traffic(0, 0, 1, calls=100), 1.0), Speeds(exactly(1e9), exactly(1e9)))
+    assert (found.low, found.high) == (pytest.approx(1 / 9e-3), pytest.approx(1 / 1e-3))
+
+
+def test_what_was_measured_goes_before_what_is_rated_and_that_before_a_guess() -> None:
+    measured = Measured("/", "2026-01-02T00:00:00Z", Fact.of(3e9, "direct reads"), memory_bytes_per_s=Fact.of(30e9, "x"))
+    rated = replace(measured, disk_bytes_per_s=Fact.of(3e9, "rated"), memory_bytes_per_s=Fact.of(30e9, "rated"))
+    found = decide_speeds(8, measured)
+    assert found.measured
+    assert "measured 3.0 GB/s, 2026-01-02" in found.disk.source
+    assert not decide_speeds(8, rated).measured
+    guess = decide_speeds(8, disk_kind="hdd")
+    assert not guess.measured
+    assert guess.disk.high < 1e9
+    widths = [one.disk.high / one.disk.low for one in (found, decide_speeds(8, rated), decide_speeds(8, disk_kind="nvme"))]
+    assert widths == sorted(widths)
+
+
+def test_the_flash_of_the_plan_is_the_one_that_was_released(flash: Demand) -> None:
+    geometry = Geometry.from_config(flash_config())
+    *_, cache = flash.items(4096, 128)
+    assert cache.nbytes == 13_369_344
+    assert round(256 * cache.nbytes / 2**30, 2) == 3.19
+    groups = dense_groups(geometry, flash_sizes())
+    head = groups[1].items[0].nbytes
+    assert round(head / 2**30, 2) == 0.99
+    # 6.27 GiB with the small vectors, which are float32 in memory.
+    assert 6.2 <= (flash.traffic.dense_bytes - head) / 2**30 <= 6.28
+    kv = next(item.nbytes for item in flash.items(1 << 20, 128) if item.name.startswith("KV"))
+    assert 13.1 <= kv / 2**30 <= 13.5
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("card", [False, True], ids=["cpu only", "dense weights on the card"])
+def test_published_machines_lie_in_their_interval(path: Path, card: bool, flash: Demand) -> None:
+    name, facts = read_plan_facts(path)
+    machine = machine_of(name, facts)
+    if card and machine.device is None:
+        pytest.skip("not run: this machine has no card")
+    wanted = flash
+    if card:
+        wanted = replace(flash, device=dense_groups(Geometry.from_config(flash_config()), flash_sizes()))
+    budgets = decide_budgets(machine.memory, machine.device if card else None, device_bytes=wanted.device_bytes)
+    plan = decide_plan(
+        basis_items(100 << 20, 32 << 20, 129280),
+        wanted,
+        budgets,
+        machine.speeds if card else replace(machine.speeds, vram=None),
+        context=4096,
+        most_context=1 << 20,
+        most_chunk=128,
+    )
+    found = plan.best.forecast
+    low, high = json.loads(path.read_text("utf-8"))["published_tokens_per_s"]
+    assert found.low <= low <= high <= found.high
+    assert found.high / found.low <= 3
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": "coli.machine/1"}', '{"schema": "coli.machine/1", "facts": {}}'])
+def test_a_file_that_is_no_machine_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "m.json").write_text(text, "utf-8")
+    with pytest.raises(UsageError, match="machine"):
+        read_plan_facts(tmp_path / "m.json")
