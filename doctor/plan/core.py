@@ -164,10 +164,7 @@ def _best(placements: Sequence[Placement], context: int | None, most_bytes: int,
             one
             for one in placements
             if one.choice.context == floor
-            or (
-                one.forecast.typical >= (1 - _CONTEXT_COST) * speed
-                and _without_cache(one) - least <= most_bytes
-            )
+            or (one.forecast.typical >= (1 - _CONTEXT_COST) * speed and _without_cache(one) - least <= most_bytes)
         ]
         # A short context is never the better one only because it is a little faster.
         longest = max(one.choice.context for one in fair)

@@ -60,16 +60,20 @@ def machine_of(name: str, facts: PlanFacts, threads: int | None = None, gpu: str
 
 
 def probe_machine(
-    model: Path, threads: int, resident_bytes: int, *, uses_device: bool, gpu: str | None, environment: Mapping[str, str]
+    model: Path,
+    threads: int,
+    resident_bytes: int,
+    *,
+    uses_device: bool,
+    gpu: str | None,
+    environment: Mapping[str, str],
 ) -> PlanMachine:
     """Look at this machine. ``uses_device``: the backend computes on one, so it is looked for. Raises UsageError."""
     device = None
     if uses_device:
         folders = [Path(entry) for entry in environment.get("PATH", "").split(os.pathsep) if Path(entry).is_absolute()]
         device = choose_device(probe_devices(environment, folders), gpu, environment)
-    speeds = decide_speeds(
-        threads, None, disk_kind=disk_kind(probe_storage("model", model)), device=device is not None
-    )
+    speeds = decide_speeds(threads, None, disk_kind=disk_kind(probe_storage("model", model)), device=device is not None)
     return PlanMachine("this machine", threads, probe_host_memory(), device, speeds, resident_bytes)
 
 

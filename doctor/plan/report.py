@@ -119,7 +119,9 @@ def _rows(grants: Sequence[Grant], groups: Mapping[str, tuple[str, int]]) -> lis
 def _tier(budget: TierBudget, best: Placement, demand: Demand) -> dict[str, Any]:
     grants = best.of(budget.tier)
     groups = {
-        item.name: (group.name, sum(one.count for one in group.items)) for group in demand.device for item in group.items
+        item.name: (group.name, sum(one.count for one in group.items))
+        for group in demand.device
+        for item in group.items
     }
     others = None
     if budget.total_bytes is not None and budget.free_bytes is not None:
@@ -135,11 +137,10 @@ def _tier(budget: TierBudget, best: Placement, demand: Demand) -> dict[str, Any]
         "why": budget.why,
         "planned_bytes": sum(grant.nbytes for grant in grants),
         "items": [
-            {"name": name, "count": count, "of": of, "bytes": nbytes} for name, count, of, nbytes in _rows(grants, groups)
+            {"name": name, "count": count, "of": of, "bytes": nbytes}
+            for name, count, of, nbytes in _rows(grants, groups)
         ],
     }
-
-
 
 
 def _forecast(found: Forecast) -> dict[str, Any]:

@@ -26,9 +26,7 @@ class Change:
     forecast: Forecast
 
 
-def changes(
-    plan: Plan, basis: Sequence[Item], demand: Demand, speeds: Speeds, *, threads: int
-) -> tuple[Change, ...]:
+def changes(plan: Plan, basis: Sequence[Item], demand: Demand, speeds: Speeds, *, threads: int) -> tuple[Change, ...]:
     """Return the forecasts with 16 GiB more RAM, a second drive, and a card of 24 GiB where a family can use one."""
     choice, budgets = plan.best.choice, plan.budgets
     ram = replace(budgets.ram, limit_bytes=budgets.ram.limit_bytes + _MORE_RAM_BYTES)

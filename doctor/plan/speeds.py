@@ -61,7 +61,10 @@ def _ram(threads: int, measured: Measured | None) -> Range:
             source, low, high = f"memory measured {_rate(rate)}", _RAM_MEASURED_LOW, _RAM_MEASURED_HIGH
     cores = f"{threads} thread{'s' if threads > 1 else ''}"
     return Range(
-        min(low * rate, threads * _THREAD_LOW), min(high * rate, threads * _THREAD_HIGH), f"{source}, {cores}", is_measured
+        min(low * rate, threads * _THREAD_LOW),
+        min(high * rate, threads * _THREAD_HIGH),
+        f"{source}, {cores}",
+        is_measured,
     )
 
 

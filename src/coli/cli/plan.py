@@ -226,7 +226,9 @@ def _audit(settings: Resolved, subject: Subject, machine: PlanMachine) -> int:
     )
     groups = tuple(group.name for group in subject.demand.device) if limits.get("vram") else ()
     basis = subject.basis(record.threads, record.io, None, limits.get("ram", 0))
-    placement = place(basis, subject.demand, budgets, machine.speeds, Choice(record.context, record.prefill_chunk, groups))
+    placement = place(
+        basis, subject.demand, budgets, machine.speeds, Choice(record.context, record.prefill_chunk, groups)
+    )
     rows = audit_rows({tier: placement.nbytes(tier) for tier in limits}, record)
     speed = record.decoded.tokens / record.decoded.seconds if record.decoded.seconds > 0 else None
     forecast = placement.forecast

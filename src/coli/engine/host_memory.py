@@ -145,7 +145,9 @@ def decide_limit(asked: int | str | None, memory: HostMemory, resident: int) -> 
     if available is None or wanted <= available + resident:
         return wanted, ()
     limit = ram_budget_bytes(memory, resident)
-    note = f"--ram {render_size(wanted)} is not free now: {render_size(limit)} is used ({memory.available_bytes.source})"
+    note = (
+        f"--ram {render_size(wanted)} is not free now: {render_size(limit)} is used ({memory.available_bytes.source})"
+    )
     return limit, (note,)
 
 

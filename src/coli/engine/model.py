@@ -48,7 +48,6 @@ __all__ = ["Model", "open_model", "open_tokenizer", "tensor_bytes", "vocabulary_
 Floats = npt.NDArray[np.float32]
 
 
-
 class Model:
     """One model that holds one sequence at a time. A context manager; `close` is idempotent.
 

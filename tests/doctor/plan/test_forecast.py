@@ -63,7 +63,9 @@ def test_stage_calls_bound_small_models() -> None:
 
 
 def test_what_was_measured_goes_before_what_is_rated_and_that_before_a_guess() -> None:
-    measured = Measured("/", "2026-01-02T00:00:00Z", Fact.of(3e9, "direct reads"), memory_bytes_per_s=Fact.of(30e9, "x"))
+    measured = Measured(
+        "/", "2026-01-02T00:00:00Z", Fact.of(3e9, "direct reads"), memory_bytes_per_s=Fact.of(30e9, "x")
+    )
     rated = replace(measured, disk_bytes_per_s=Fact.of(3e9, "rated"), memory_bytes_per_s=Fact.of(30e9, "rated"))
     found = decide_speeds(8, measured)
     assert found.measured
@@ -72,7 +74,9 @@ def test_what_was_measured_goes_before_what_is_rated_and_that_before_a_guess() -
     guess = decide_speeds(8, disk_kind="hdd")
     assert not guess.measured
     assert guess.disk.high < 1e9
-    widths = [one.disk.high / one.disk.low for one in (found, decide_speeds(8, rated), decide_speeds(8, disk_kind="nvme"))]
+    widths = [
+        one.disk.high / one.disk.low for one in (found, decide_speeds(8, rated), decide_speeds(8, disk_kind="nvme"))
+    ]
     assert widths == sorted(widths)
 
 
@@ -116,7 +120,9 @@ def test_published_machines_lie_in_their_interval(path: Path, card: bool, flash:
     assert found.high / found.low <= 3
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"schema": "coli.machine/1"}', '{"schema": "coli.machine/1", "facts": {}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"schema": "coli.machine/1"}', '{"schema": "coli.machine/1", "facts": {}}']
+)
 def test_a_file_that_is_no_machine_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "m.json").write_text(text, "utf-8")
     with pytest.raises(UsageError, match="machine"):
