@@ -16,9 +16,10 @@ import numpy.typing as npt
 from coli.backends import _host
 from coli.backends.abi.structs import workspace_bytes
 from coli.backends.candidates import default_search
-from coli.backends.dispatch import Dispatcher, Fallback
+from coli.backends.dispatch import DeviceMemory, Dispatcher, Fallback
 from coli.backends.loader import Loaded, load
 from coli.engine.checkpoint import Checkpoint
+from coli.engine.device_memory import vram_budget_bytes
 from coli.engine.generation import TextStream, TokenStream, eos_ids_of
 from coli.engine.host_cpu import default_threads
 from coli.engine.host_memory import probe_host_memory, resident_bytes
@@ -189,7 +190,8 @@ class Model:
 
     def facts(self) -> dict[str, Any]:
         """Return family, backend (with why) and memory as plain data, sizes in bytes."""
-        report = self._ledger.report()["ram"]
+        tiers = self._ledger.report()
+        report, device = tiers["ram"], tiers.get("vram")
         experts = self.engine.store
         statistics = experts.statistics()
         return {
@@ -202,6 +204,7 @@ class Model:
                 "threads": self.threads,
                 "numerics": "exact",
                 "why": self._loaded.trace.why,
+                "chain": [{"name": one.name, "stages": list(one.stages)} for one in self._loaded.chain],
             },
             "context": self.engine.context,
             "prefill_chunk": self.engine.prefill_chunk,
@@ -215,6 +218,9 @@ class Model:
                 "expert_misses": statistics.misses,
                 "expert_read_bytes": statistics.bytes_read,
                 "items": report["items"],
+                "vram_limit_bytes": device and device["limit_bytes"],
+                "vram_reserved_bytes": device and device["reserved_bytes"],
+                "uploads": self._dispatcher.uploads(),
             },
         }
 
@@ -262,6 +268,7 @@ def open_model(
     context: int | None = 4096,
     prefill_chunk: int = 128,
     ram: int | str | None = None,
+    vram: int | str | None = None,
     backend: str | None = None,
     search: Search | None = None,
     plugins: Sequence[str] | None = None,
@@ -273,10 +280,10 @@ def open_model(
 
     `threads`: None takes the physical cores that this process may use. `context`: positions that prompt and answer may
     fill; None takes what the model was made for. `prefill_chunk`: prompt tokens computed at once. `ram`: hard limit in
-    bytes, or a size such as "12GiB". `backend`: a name or a library file. `search`: where backends are looked for.
-    `plugins`: allow list of family plugins. `text`: refuse a model without a tokenizer before its weights are read.
-    `progress` is told (bytes done, bytes in all) while resident weights are read, `tell` every new fallback once. None
-    of these changes a bit of the result.
+    bytes, or a size such as "12GiB"; `vram` the same for the copies of weights on a device. `backend`: a name or a
+    library file. `search`: where backends are looked for. `plugins`: allow list of family plugins. `text`: refuse a
+    model without a tokenizer before its weights are read. `progress` is told (bytes done, bytes in all) while resident
+    weights are read, `tell` every new fallback once. None of these changes a bit of the result.
 
     Raises CheckpointError, FamilyError, BackendRefused, BudgetError, UsageError; nothing stays open after an error.
     """
@@ -300,10 +307,16 @@ def open_model(
         context = _context(context, resolution)
         workspace = workspace_bytes(threads)
         ledger = Ledger({"ram": _limit(ram)})
-        ledger.reserve(Item("runtime", "ram", resident_bytes()))
+        runtime = resident_bytes()
+        ledger.reserve(Item("runtime", "ram", runtime))
         ledger.reserve(Item("backend workspace", "ram", workspace))
         ledger.reserve(Item("logits and sampling", "ram", _vocabulary(resolution) * _BYTES_PER_LOGIT))
-        dispatcher = resources.enter_context(Dispatcher([loaded], threads, workspace, tell))
+        dispatcher = resources.enter_context(Dispatcher(loaded.chain, threads, workspace, tell))
+        device = dispatcher.device_memory()
+        if device is not None:
+            ledger.reserve(Item("device driver and staging", "ram", max(0, resident_bytes() - runtime)))
+            if not device.integrated:  # there a copy would only take from the memory that holds the original
+                ledger.limit("vram", _vram_limit(vram, device, loaded))
         engine = engine_class(
             checkpoint,
             dict(resolution.text),
@@ -371,6 +384,15 @@ def _limit(ram: int | str | None) -> int:
     # What this process holds already is part of the budget, and of what is not available any more.
     left_free = max(_LEFT_FREE_LEAST_BYTES, memory.total_bytes // _LEFT_FREE_SHARE)
     return max(0, memory.available_bytes + resident_bytes() - left_free)
+
+
+def _vram_limit(vram: int | str | None, device: DeviceMemory, loaded: Loaded) -> int:
+    facts = loaded.trace.devices
+    return vram_budget_bytes(
+        device.free_bytes,
+        shared_with_windows=facts is not None and facts.platform in ("wsl2", "windows"),
+        asked_bytes=parse_size(vram) if isinstance(vram, str) else vram,
+    )
 
 
 def _token_array(ids: Sequence[int]) -> npt.NDArray[np.int32]:
