@@ -23,6 +23,7 @@ GATES = (
     "driver",
     "devices",
     "architecture",
+    "memory",
     "open",
     "handshake",
     "slots",
@@ -79,13 +80,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class CandidateTrace:
-    """A candidate with the finding of every gate."""
+    """A candidate with the finding of every gate. ``stages``: what an accepted one serves on this machine."""
 
     candidate: Candidate
     findings: tuple[Finding, ...]
     cached: bool = False
     kind: str = ""  # of the manifest: cpu or cuda
     devices: tuple[VisibleDevice, ...] = ()  # those that a CUDA library serves
+    stages: tuple[str, ...] = ()
 
     @property
     def refusal(self) -> Finding | None:
@@ -105,6 +107,7 @@ class CandidateTrace:
             "origin": self.candidate.origin,
             "kind": self.kind or None,
             "devices": [device.name for device in self.devices],
+            "stages": list(self.stages),
             "verdict": "ok" if self.accepted else "refused",
             "cached": self.cached,
             "gates": [finding.as_dict() for finding in self.findings],

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coli.backends.device_gates import CONTEXT_BYTES
 from coli.backends.devices.facts import DeviceFacts, Gpu, Memory
+from coli.engine.device_memory import DEVICE_RESERVE_BYTES, vram_budget_bytes
 from coli.engine.host_memory import HostMemory, ram_budget_bytes
 from coli.units import render_size
 
-__all__ = ["Budgets", "Device", "TierBudget", "decide_budgets", "vram_reserve_bytes"]
-
-# Other programs on the card, the driver's own growth, late uploads. Windows hands memory out to every window and takes
-# it back by paging, which stalls a kernel for longer than a read from disk.
-_RESERVE_BYTES = 1 << 30
-_RESERVE_WINDOWS_BYTES = 3 << 29
-# Of a unified memory at most this part goes to mirrors of weights that lie in the same memory already.
-_UNIFIED_SHARE = 3
-
+__all__ = ["Budgets", "Device", "TierBudget", "decide_budgets"]
 
 @dataclass(frozen=True)
 class Device:
@@ -60,7 +54,7 @@ class TierBudget:
 
 @dataclass(frozen=True)
 class Budgets:
-    """The tiers of a machine. ``pool_bytes``: what RAM and VRAM share where they are one memory."""
+    """The tiers of a machine. ``pool_bytes``: the one memory of a machine whose device has none of its own."""
 
     ram: TierBudget
     vram: TierBudget | None = None
@@ -72,11 +66,6 @@ class Budgets:
         return {"ram": self.ram.limit_bytes, "vram": self.vram.limit_bytes if self.vram else 0}
 
 
-def vram_reserve_bytes(windows: bool) -> int:
-    """Return the bytes of a card's free memory that stay free."""
-    return _RESERVE_WINDOWS_BYTES if windows else _RESERVE_BYTES
-
-
 def decide_budgets(
     memory: HostMemory,
     device: Device | None = None,
@@ -84,9 +73,8 @@ def decide_budgets(
     resident: int = 0,
     ram: int | None = None,
     vram: int | None = None,
-    device_bytes: int = 0,
 ) -> Budgets:
-    """Return the budgets. ``ram``, ``vram``: what the user set. ``device_bytes``: what could lie on the device. Pure.
+    """Return the budgets. ``ram``, ``vram``: what the user set. Pure.
 
     ``resident``: what this process holds already. Raises BudgetError when nobody says how much memory there is and
     ``ram`` is None.
@@ -100,22 +88,16 @@ def decide_budgets(
         notes.append(f"--ram {render_size(ram)} is more than is free now; {render_size(limit)} is planned")
     pool = None
     vram_budget = None
-    if device is not None:
-        if device.unified:
-            # One memory: what the device takes, the RAM does not have.
-            pool = limit
-            share = _whole_mib(min(device_bytes, limit // _UNIFIED_SHARE)) if vram is None else min(vram, limit)
-            vram_budget = TierBudget("vram", total, available, 0, share, "a part of the same memory as the RAM")
-            limit -= share
-            why += "; less what the device takes of the same memory"
-        else:
-            vram_budget, more = _dedicated(device, vram)
-            notes += more
+    if device is not None and device.unified:
+        # One memory: a copy for the device would only take from what holds the original.
+        pool = limit
+        notes.append(f"{device.name} computes in the machine's own memory: nothing is copied")
+    elif device is not None:
+        vram_budget, more = _dedicated(device, vram)
+        notes += more
     held = "" if total is None or available is None else "other programs, and page cache that is in use"
-    ram_budget = TierBudget(
-        "ram", total, available, 0 if available is None else max(0, available + resident - limit), limit, why, held
-    )
-    return Budgets(ram_budget, vram_budget, pool, tuple(notes))
+    left = 0 if available is None else max(0, available + resident - limit)
+    return Budgets(TierBudget("ram", total, available, left, limit, why, held), vram_budget, pool, tuple(notes))
 
 
 def _whole_mib(nbytes: int) -> int:
@@ -124,18 +106,17 @@ def _whole_mib(nbytes: int) -> int:
 
 
 def _dedicated(device: Device, asked: int | None) -> tuple[TierBudget, list[str]]:
-    reserve = vram_reserve_bytes(device.windows)
-    free = device.free_bytes
     held = "the driver's own share and other programs (`nvidia-smi` lists them)"
-    if free is None:
-        limit = asked or 0
+    if device.free_bytes is None:
         why = "--vram" if asked is not None else "free memory is not known, so nothing is planned: give --vram"
-        return TierBudget("vram", device.total_bytes, None, reserve, limit, why, held), []
-    most = max(0, free - reserve)
-    keeps = f"free now, less {render_size(reserve)} that stays free" + (" (Windows pages it)" if device.windows else "")
-    if asked is None:
-        return TierBudget("vram", device.total_bytes, free, reserve, most, keeps, held), []
-    if asked <= most:
-        return TierBudget("vram", device.total_bytes, free, free - asked, asked, "--vram", held), []
-    note = f"--vram {render_size(asked)} does not leave {render_size(reserve)} free; {render_size(most)} is planned"
-    return TierBudget("vram", device.total_bytes, free, reserve, most, keeps, held), [note]
+        return TierBudget("vram", device.total_bytes, None, 0, asked or 0, why, held), []
+    usable = max(0, device.free_bytes - CONTEXT_BYTES)
+    limit = _whole_mib(vram_budget_bytes(usable, shared_with_windows=device.windows, asked_bytes=asked))
+    left = usable - limit
+    why = f"free now, less {render_size(CONTEXT_BYTES)} for the context; " + (
+        "--vram" if asked is not None else "Windows pages what other programs need" if device.windows else "a reserve"
+    )
+    notes = []
+    if asked is not None and left < DEVICE_RESERVE_BYTES:
+        notes.append(f"--vram leaves {render_size(left)} of {device.name} free: other programs may push copies out")
+    return TierBudget("vram", device.total_bytes, device.free_bytes, left, limit, why, held), notes

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coli.doctor.plan.budgets import Budgets, TierBudget, vram_reserve_bytes
+from coli.doctor.plan.budgets import Device, decide_budgets
 from coli.doctor.plan.core import Choice, Placement, place
 from coli.doctor.plan.forecast import Speeds
 from coli.engine.budget import Demand, DeviceGroup
+from coli.engine.host_memory import HostMemory
 from coli.engine.ledger import Item
 from coli.units import render_size
 
@@ -40,14 +41,14 @@ def card_rows(demand: Demand, speeds: Speeds, cards_gib: Sequence[int] = CARDS_G
     """Return what each card holds: all of ``demand.device`` in its order, on Linux, with nothing else on the card."""
     rows = []
     for gib in cards_gib:
-        free = (gib << 30) - _DRIVER_BYTES
-        reserve = vram_reserve_bytes(False)
-        card = TierBudget("vram", gib << 30, free, reserve, free - reserve, "an empty card")
-        budgets = Budgets(TierBudget("ram", None, None, 0, 1 << 50, "not asked here"), card)
+        # The RAM is not asked about here: all of it is there.
+        card = Device("an empty card", gib << 30, (gib << 30) - _DRIVER_BYTES)
+        budgets = decide_budgets(HostMemory(), card, ram=1 << 50)
+        limit = budgets.limits()["vram"] or 0
         choice = Choice(4096, 128, tuple(group.name for group in demand.device))
         placement = place([], demand, budgets, speeds, choice)
         held = {group.name: _held(placement, group) for group in demand.device}
-        rows.append(CardRow(gib << 30, card.limit_bytes, held, card.limit_bytes - sum(held.values())))
+        rows.append(CardRow(gib << 30, limit, held, limit - sum(held.values())))
     return tuple(rows)
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from coli.backends.devices import DeviceFacts, VisibleDevice, probe_devices, select_devices
+from coli.backends.devices import DeviceFacts, VisibleDevice, select_devices
+from coli.backends.loader import Loaded
 from coli.doctor.facts.cpu import CpuFacts
 from coli.doctor.facts.measure import Measured
 from coli.doctor.facts.memory import MemoryFacts
@@ -53,50 +52,40 @@ class PlanFacts:
 
 def machine_of(name: str, facts: PlanFacts, threads: int | None = None, gpu: str | None = None) -> PlanMachine:
     """Return the machine of these facts. ``threads``, ``gpu``: what the user set. Pure. Raises UsageError."""
-    device = choose_device(facts.devices, gpu, {}) if facts.devices is not None else None
+    device = choose_device(facts.devices, gpu) if facts.devices is not None else None
     threads = threads or facts.cpu.threads.value or facts.cpu.physical_cores.value or 1
     speeds = decide_speeds(threads, facts.measured, disk_kind=disk_kind(facts.storage or ()), device=device is not None)
     return PlanMachine(name, threads, facts.memory.host, device, speeds)
 
 
-def probe_machine(
-    model: Path,
-    threads: int,
-    resident_bytes: int,
-    *,
-    uses_device: bool,
-    gpu: str | None,
-    environment: Mapping[str, str],
-) -> PlanMachine:
-    """Look at this machine. ``uses_device``: the backend computes on one, so it is looked for. Raises UsageError."""
-    device = None
-    if uses_device:
-        folders = [Path(entry) for entry in environment.get("PATH", "").split(os.pathsep) if Path(entry).is_absolute()]
-        device = choose_device(probe_devices(environment, folders), gpu, environment)
+def probe_machine(model: Path, threads: int, resident_bytes: int, loaded: Loaded) -> PlanMachine:
+    """Look at this machine. The device is the one that ``loaded`` computes on, as the loader found it."""
+    trace = loaded.trace
+    served = [trace.candidates[index].devices[0] for index in trace.chain if trace.candidates[index].devices]
+    device = _device(served[0], trace.devices) if served and trace.devices is not None else None
     speeds = decide_speeds(threads, None, disk_kind=disk_kind(probe_storage("model", model)), device=device is not None)
     return PlanMachine("this machine", threads, probe_host_memory(), device, speeds, resident_bytes)
 
 
-def choose_device(facts: DeviceFacts, gpu: str | None, environment: Mapping[str, str]) -> Device | None:
-    """Return the device that ``gpu`` names, by nvidia-smi's number or its UUID, or the first usable one. Pure."""
-    usable = select_devices(facts, environment).usable
-    if gpu == "none" or not (usable or gpu):
+def choose_device(facts: DeviceFacts, gpu: str | None) -> Device | None:
+    """Return the device that ``gpu`` names as CUDA_VISIBLE_DEVICES would, or the first usable one. Pure."""
+    environment = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": "" if gpu == "none" else gpu}
+    selection = select_devices(facts, environment)
+    if selection.usable:
+        return _device(selection.usable[0], facts)
+    if gpu in (None, "none"):
         return None
-    found = [one for one in usable if gpu is None or _named(one, gpu)]
-    if not found:
-        raise UsageError(
-            "--gpu",
-            "it must name a GPU that can be used",
-            observed=gpu,
-            expected=", ".join(f"{one.gpu.index} ({one.name})" for one in usable) or "none is usable",
-            fix="`coli doctor --gpu` says why a GPU is not used",
-            code="usage.gpu",
-        )
-    return Device.of(found[0].gpu, facts, found[0].memory)
+    raise UsageError(
+        "--gpu",
+        "it must name a GPU of that machine that can be used",
+        observed=f"{gpu}: {selection.why}",
+        expected=", ".join(f"{one.index} ({one.name.value})" for one in facts.gpus) or "none is there",
+        code="usage.gpu",
+    )
 
 
-def _named(device: VisibleDevice, gpu: str) -> bool:
-    return gpu == str(device.gpu.index) or (len(gpu) > 4 and (device.uuid or "").startswith(gpu))
+def _device(chosen: VisibleDevice, facts: DeviceFacts) -> Device:
+    return Device.of(chosen.gpu, facts, chosen.memory)
 
 
 def disk_kind(storage: tuple[StorageFacts, ...]) -> str | None:

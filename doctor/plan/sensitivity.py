@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from coli.doctor.plan.budgets import Budgets, TierBudget, vram_reserve_bytes
+from coli.doctor.plan.budgets import Budgets, Device, decide_budgets
 from coli.doctor.plan.core import Choice, Plan, place
 from coli.doctor.plan.forecast import Forecast, Speeds
 from coli.doctor.plan.speeds import decide_speeds
 from coli.engine.budget import Demand
+from coli.engine.host_memory import HostMemory
 from coli.engine.ledger import Item
 
 __all__ = ["Change", "changes"]
@@ -42,8 +43,7 @@ def changes(plan: Plan, basis: Sequence[Item], demand: Demand, speeds: Speeds, *
         ),
     ]
     if demand.device:
-        free = _CARD_BYTES - vram_reserve_bytes(False)
-        card = TierBudget("vram", _CARD_BYTES, _CARD_BYTES, _CARD_BYTES - free, free, "an empty card")
+        card = decide_budgets(HostMemory(), Device("an empty card", _CARD_BYTES, _CARD_BYTES), ram=0).vram
         groups = tuple(group.name for group in demand.device)
         with_card = replace(speeds, vram=speeds.vram or decide_speeds(threads, device=True).vram)
         found.append(

@@ -11,7 +11,7 @@ from typing import Any
 from coli.backends.abi.structs import workspace_bytes
 from coli.backends.candidates import Search
 from coli.backends.loader import Loaded, load
-from coli.engine.budget import Demand, basis_items
+from coli.engine.budget import Demand, basis_items, driver_item
 from coli.engine.checkpoint import Checkpoint
 from coli.engine.direct import decide_io
 from coli.engine.host_memory import resident_bytes
@@ -44,11 +44,17 @@ class Subject:
     tensors: int
     file_bytes: int
 
-    def basis(self, threads: int, io: str, available_bytes: int | None, limit_bytes: int) -> list[Item]:
-        """Return what is held before the family asks for anything; how weights are read depends on the memory."""
+    def basis(
+        self, threads: int, io: str, available_bytes: int | None, limit_bytes: int, driver_bytes: int | None = None
+    ) -> list[Item]:
+        """Return what is held before the family asks for anything; how weights are read depends on the memory.
+
+        ``driver_bytes``: what a device's driver takes of the RAM, None without a device.
+        """
         direct = decide_io(io, self.file_bytes, available_bytes, limit_bytes) == "direct"
         vocabulary = vocabulary_of(self.resolution)
-        return basis_items(self.resident_bytes, workspace_bytes(threads), vocabulary, READERS if direct else None)
+        items = basis_items(self.resident_bytes, workspace_bytes(threads), vocabulary, READERS if direct else None)
+        return items if driver_bytes is None else [*items, driver_item(driver_bytes)]
 
 
 def read_subject(path: Path, *, search: Search, plugins: Sequence[str] | None) -> Subject:

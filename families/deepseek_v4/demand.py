@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from coli.engine.budget import Demand, DeviceGroup, Traffic
-from coli.engine.ledger import Item
 
-from .budget import ledger_items, weight_bytes
+from .budget import ledger_items, mirror_items, weight_bytes
 from .config import Geometry
-from .layout import dense_tensors, scale_name
 
 __all__ = ["demand", "dense_groups"]
 
@@ -34,16 +32,17 @@ def demand(config: Mapping[str, Any], tensor_bytes: Mapping[str, int], source: s
         calls=_CALLS_OF_A_LAYER * g.layers,
     )
     return Demand(
-        lambda context, chunk: ledger_items(g, tensor_bytes, context=context, chunk=chunk, weights=weights), traffic
+        lambda context, chunk: ledger_items(g, tensor_bytes, context=context, chunk=chunk, weights=weights),
+        traffic,
+        dense_groups(g, tensor_bytes),
     )
 
 
 def dense_groups(geometry: Geometry, tensor_bytes: Mapping[str, int]) -> tuple[DeviceGroup, ...]:
-    """Return the products that every token reads, as copies on a device: those of the layers, then the head."""
-    items = {
-        tensor.name: Item(tensor.name, "vram", tensor_bytes[tensor.name] + tensor_bytes.get(scale_name(tensor.name), 0))
-        for tensor in dense_tensors(geometry)
-        if tensor.kind == "product" and tensor.name != _EMBEDDING
-    }
-    head = items.pop(_HEAD)
-    return DeviceGroup("dense weights", "dense", tuple(items.values())), DeviceGroup("head", "dense", (head,))
+    """Return the products that a device may hold copies of: those of the layers, then the head."""
+    items = mirror_items(geometry, tensor_bytes)
+    head = items.pop(_HEAD, None)
+    groups = [DeviceGroup("dense weights", "dense", tuple(items.values()))]
+    if head is not None:
+        groups.append(DeviceGroup("head", "dense", (head,)))
+    return tuple(groups)

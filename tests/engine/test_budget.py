@@ -103,3 +103,23 @@ def test_the_peak_counts_what_is_given_back() -> None:
         peaks.append(queue.get(timeout=60))
         child.join(60)
     assert 190 << 20 < peaks[1] - peaks[0] < 210 << 20
+
+
+@pytest.mark.parametrize("mib", [0, 1, 2, 4, 4096])
+def test_copies_for_a_device_are_those_of_the_plan(mib: int, oracle_path: Path) -> None:
+    from coli.engine.budget import fill
+    from coli.engine.checkpoint import Checkpoint
+    from coli.engine.ledger import Ledger
+    from coli.families.deepseek_v4.budget import reserve_mirrors
+    from coli.families.deepseek_v4.config import Geometry
+    from coli.families.deepseek_v4.demand import demand
+
+    with Checkpoint.open(oracle_path) as checkpoint:
+        sizes = {name.removeprefix("model."): info.nbytes for name, info in checkpoint.tensors.items()}
+        config = checkpoint.config
+    engine, plan = Ledger({"vram": mib << 20}), Ledger({"vram": mib << 20})
+    granted = reserve_mirrors(Geometry.from_config(config), sizes, engine)
+    for group in demand(config, sizes, "config.json").device:
+        fill(plan, group.items)
+    assert plan.grants() == tuple(granted.values())
+    assert bool(granted) == (mib > 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from coli.cli.options import with_settings
 from coli.cli.session import backend_search, model_path
 from coli.cli.terminal import Terminal
 from coli.errors import BudgetError, UsageError
-from coli.settings import Environment, Resolved, find
+from coli.settings import Resolved, find
 from coli.units import render_size
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ __all__ = ["command"]
 
 _SETTABLE = ("context", "prefill_chunk", "ram", "vram", "gpu", "threads", "io", "backend")
 _MIB = 1 << 20
+# What a driver and its context take of the RAM, until a run of this model has measured it.
+_DRIVER_BYTES = 400 << 20
 
 
 @click.command("plan")
@@ -46,7 +49,10 @@ def command(settings: Resolved) -> int:
 
     threads = settings["threads"] or default_threads()
     path = Path(model_path(settings))
-    subject = read_subject(path, search=backend_search(settings), plugins=settings["plugins"])
+    search = backend_search(settings)
+    if settings["machine"] is not None:  # whose card is no card of this one
+        search = replace(search, gpu=None)
+    subject = read_subject(path, search=search, plugins=settings["plugins"])
     _require_read(settings, subject)
     machine = _machine(settings, subject, threads)
     if settings["audit"]:
@@ -72,23 +78,27 @@ def _require_read(settings: Resolved, subject: Subject) -> None:
 def _machine(settings: Resolved, subject: Subject, threads: int) -> PlanMachine:
     from coli.doctor.plan.machine import machine_of, probe_machine, read_plan_facts
 
-    gpu = settings["gpu"]
     if settings["machine"] is not None:
         name, facts = read_plan_facts(Path(settings["machine"]))
-        return machine_of(name, facts, settings["threads"], gpu)
-    return probe_machine(
-        subject.path,
-        threads,
-        subject.resident_bytes,
-        uses_device=subject.loaded.device != "cpu",
-        gpu=gpu,
-        environment=Environment().for_tools(),
-    )
+        return machine_of(name, facts, settings["threads"], settings["gpu"])
+    return probe_machine(subject.path, threads, subject.resident_bytes, subject.loaded)
 
 
 def _basis(settings: Resolved, subject: Subject, machine: PlanMachine, limit_bytes: int) -> list[Item]:
     available = machine.memory.available_bytes.value
-    return subject.basis(machine.threads, settings["io"], available, limit_bytes)
+    driver = None
+    if machine.device is not None:
+        record = None if settings["machine"] else _record(subject)
+        driver = _DRIVER_BYTES if record is None else _driver_bytes(record)
+    return subject.basis(machine.threads, settings["io"], available, limit_bytes, driver)
+
+
+def _driver_bytes(record: RunRecord) -> int:
+    """Return what the driver took of the RAM in the last run: it shows only once a context is there."""
+    from coli.engine.budget import driver_item
+
+    items = record.tiers.get("ram", {}).get("items", ())
+    return next((int(item["bytes"]) for item in items if item["name"] == driver_item(0).name), _DRIVER_BYTES)
 
 
 def _plan(settings: Resolved, subject: Subject, machine: PlanMachine, record: RunRecord | None) -> Plan:
@@ -102,7 +112,6 @@ def _plan(settings: Resolved, subject: Subject, machine: PlanMachine, record: Ru
         resident=machine.resident_bytes,
         ram=settings["ram"],
         vram=settings["vram"],
-        device_bytes=demand.device_bytes,
     )
     given = settings["context"] if settings.origin("context").kind != "default" else None
     most = subject.resolution.context
@@ -167,10 +176,11 @@ def _report(settings: Resolved, subject: Subject, machine: PlanMachine) -> Repor
 
 def _notes(subject: Subject, machine: PlanMachine) -> tuple[str, ...]:
     notes = []
-    if machine.device is not None and not subject.demand.device:
-        notes.append(f"{machine.device.name}: this version keeps no weights on a card; the plan leaves it empty")
+    if machine.device is not None and subject.demand.device:
+        notes.append("what is left of the card stays empty: a prefill bank and copies of experts need a later version")
     if not machine.speeds.measured:
-        notes.append(f"the forecast is a guess: `coli doctor {shlex.quote(str(subject.path))} --measure` measures")
+        measure = f"`coli doctor {shlex.quote(str(subject.path))} --measure`"
+        notes.append(f"the forecast rests on guesses or rated values: {measure}, on that machine, measures")
     return tuple(notes)
 
 
@@ -193,6 +203,11 @@ def _argv(settings: Resolved, subject: Subject, machine: PlanMachine, plan: Plan
     ram = f"{limit // _MIB}MiB" if limit % _MIB == 0 else f"{limit}B"
     words = ["coli", "run", str(subject.path), "--ctx", str(best.choice.context), "--prefill-chunk", str(best.chunk)]
     words += ["--ram", ram, "--threads", str(machine.threads)]
+    if plan.budgets.vram is not None:
+        # What was planned, not the limit: the run may then copy nothing that the plan did not count.
+        words += ["--vram", f"{-(-best.nbytes('vram') // _MIB)}MiB"]
+    if settings["gpu"] is not None:
+        words += ["--gpu", settings["gpu"]]
     if settings["backend"] is not None:
         words += ["--backend", str(settings["backend"])]
     return tuple(words)
@@ -225,7 +240,8 @@ def _audit(settings: Resolved, subject: Subject, machine: PlanMachine) -> int:
         TierBudget("vram", None, None, 0, limits["vram"], "the run's limit") if "vram" in limits else None,
     )
     groups = tuple(group.name for group in subject.demand.device) if limits.get("vram") else ()
-    basis = subject.basis(record.threads, record.io, None, limits.get("ram", 0))
+    driver = _driver_bytes(record) if "vram" in limits else None
+    basis = subject.basis(record.threads, record.io, None, limits.get("ram", 0), driver)
     placement = place(
         basis, subject.demand, budgets, machine.speeds, Choice(record.context, record.prefill_chunk, groups)
     )

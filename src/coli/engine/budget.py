@@ -12,9 +12,8 @@ from typing import Literal
 from coli.engine.direct import direct_item
 from coli.engine.fit import fit_chunk
 from coli.engine.ledger import Grant, Item, Ledger
-from coli.errors import BudgetError
 
-__all__ = ["Demand", "DeviceGroup", "Traffic", "basis_items", "fill", "fit_items", "reserve_all", "reserve_resident"]
+__all__ = ["Demand", "DeviceGroup", "Traffic", "basis_items", "driver_item", "fill", "fit_items", "reserve_all", "reserve_resident"]
 
 # Logits in float32 and what sampling makes of them in float64 (values, order, probabilities, sums), per vocabulary
 # entry.
@@ -105,14 +104,18 @@ def reserve_resident(ledger: Ledger, items: Callable[[int], Sequence[Item]], mos
     return chunk, experts
 
 
+def driver_item(nbytes: int) -> Item:
+    """Return what a device's driver takes of the machine's own memory, measured once it is there."""
+    return Item("device driver and staging", "ram", nbytes)
+
+
 def fill(ledger: Ledger, items: Iterable[Item]) -> list[Grant]:
-    """Reserve items in their order until one does not fit: what is left out is only slower."""
+    """Reserve the items that fit, in their order: what is left out is only slower."""
     grants = []
     for item in items:
-        try:
+        free = ledger.free(item.tier)
+        if free is None or item.least_bytes() <= free:
             grants.append(ledger.reserve(item))
-        except BudgetError:
-            break
     return grants
 
 

@@ -71,6 +71,10 @@ class Ledger:
         self._tiers = {tier: _Tier(limit) for tier, limit in limits.items()}
         self._options = dict(options)
 
+    def limit(self, tier: str, nbytes: int) -> None:
+        """Open a tier whose size was not known before."""
+        self._tiers[tier] = _Tier(nbytes)
+
     def reserve(self, item: Item, tokens: int = 0) -> Grant:
         """Grant all units of ``item``, or as many whole ones as fit when it has a minimum.
 

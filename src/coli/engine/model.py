@@ -17,10 +17,11 @@ import numpy.typing as npt
 from coli.backends import _host
 from coli.backends.abi.structs import workspace_bytes
 from coli.backends.candidates import default_search
-from coli.backends.dispatch import Dispatcher, Fallback
+from coli.backends.dispatch import DeviceMemory, Dispatcher, Fallback
 from coli.backends.loader import Loaded, load
-from coli.engine.budget import basis_items
+from coli.engine.budget import basis_items, driver_item
 from coli.engine.checkpoint import Checkpoint
+from coli.engine.device_memory import vram_budget_bytes
 from coli.engine.direct import decide_io
 from coli.engine.generation import TextStream, TokenStream, eos_ids_of
 from coli.engine.host_cpu import default_threads
@@ -39,6 +40,7 @@ from coli.families.registry import Registry, Resolution
 from coli.families.roles import RoleTable
 from coli.paths import cache_folder, data_folder
 from coli.settings.environment import Environment
+from coli.units import parse_size
 
 if TYPE_CHECKING:
     from coli.backends.candidates import Search
@@ -191,7 +193,8 @@ class Model:
 
     def facts(self) -> dict[str, Any]:
         """Return family, backend (with why) and memory as plain data, sizes in bytes."""
-        report = self._ledger.report()["ram"]
+        tiers = self._ledger.report()
+        report, device = tiers["ram"], tiers.get("vram")
         experts = self.engine.store
         statistics = experts.statistics()
         return {
@@ -204,6 +207,7 @@ class Model:
                 "threads": self.threads,
                 "numerics": "exact",
                 "why": self._loaded.trace.why,
+                "chain": [{"name": one.name, "stages": list(one.stages)} for one in self._loaded.chain],
             },
             "context": self.engine.context,
             "prefill_chunk": self.engine.prefill_chunk,
@@ -219,6 +223,9 @@ class Model:
                 "expert_misses": statistics.misses,
                 "expert_read_bytes": statistics.bytes_read,
                 "items": report["items"],
+                "vram_limit_bytes": device and device["limit_bytes"],
+                "vram_reserved_bytes": device and device["reserved_bytes"],
+                "uploads": self._dispatcher.uploads(),
             },
         }
 
@@ -287,6 +294,7 @@ def open_model(
     prefill_chunk: int = 128,
     ram: int | str | None = None,
     io: str = "auto",
+    vram: int | str | None = None,
     backend: str | None = None,
     search: Search | None = None,
     plugins: Sequence[str] | None = None,
@@ -298,11 +306,12 @@ def open_model(
 
     `threads`: None takes the physical cores that this process may use. `context`: positions that prompt and answer may
     fill; None takes what the model was made for. `prefill_chunk`: prompt tokens computed at once. `ram`: hard limit in
-    bytes, or a size such as "12GiB". `io`: `direct` reads weights past the page cache, `buffered` through it, `auto`
-    takes what is faster for files of this size on this machine. `backend`: a name or a library file. `search`: where
-    backends are looked for. `plugins`: allow list of family plugins. `text`: refuse a model without a tokenizer before
-    its weights are read. `progress` is told (bytes done, bytes in all) while resident weights are read, `tell` every
-    new fallback once. None of these changes a bit of the result.
+    bytes, or a size such as "12GiB"; `vram` the same for the copies of weights on a device. `io`: `direct` reads weights
+    past the page cache, `buffered` through it, `auto` takes what is faster for files of this size on this machine.
+    `backend`: a name or a library file. `search`: where backends are looked for. `plugins`: allow list of family
+    plugins. `text`: refuse a model without a tokenizer before its weights are read. `progress` is told (bytes done,
+    bytes in all) while resident weights are read, `tell` every new fallback once. None of these changes a bit of the
+    result.
 
     Raises CheckpointError, FamilyError, BackendRefused, BudgetError, UsageError; nothing stays open after an error.
     """
@@ -313,7 +322,7 @@ def open_model(
         config = read_config(child(folder, "config.json"))
         resolution = Registry.load(None if plugins is None else tuple(plugins)).resolve(config.data, str(config.path))
         resolution.require_engine(str(config.path))
-        require_read(resolution.descriptor, ["--ram"] if ram is not None else [])
+        require_read(resolution.descriptor, [name for name, value in (("--ram", ram), ("--vram", vram)) if value is not None])
         engine_class = load_engine(resolution.family, cache_folder())
         tokenizer = open_tokenizer(folder)
         checkpoint = resources.enter_context(Checkpoint.open(folder))
@@ -334,7 +343,13 @@ def open_model(
             ledger.reserve(item)
         if direct:
             checkpoint.read_directly(None if tell is None else lambda reason: tell(Fallback("reads", "direct", reason)))
-        dispatcher = resources.enter_context(Dispatcher([loaded], threads, workspace, tell))
+        dispatcher = resources.enter_context(Dispatcher(loaded.chain, threads, workspace, tell))
+        device = dispatcher.device_memory()
+        if device is not None:
+            # The workspace is there by now, and counted already.
+            ledger.reserve(driver_item(max(0, resident_bytes() - runtime - workspace)))
+            if not device.integrated:  # there a copy would only take from the memory that holds the original
+                ledger.limit("vram", _vram_limit(vram, device, loaded))
         engine = engine_class(
             checkpoint,
             dict(resolution.text),
@@ -399,6 +414,15 @@ def _context(context: int | None, resolution: Resolution) -> int:
 def tensor_bytes(checkpoint: Checkpoint) -> int:
     """Return the bytes of all tensors in the files."""
     return sum(info.nbytes for info in checkpoint.tensors.values())
+
+
+def _vram_limit(vram: int | str | None, device: DeviceMemory, loaded: Loaded) -> int:
+    facts = loaded.trace.devices
+    return vram_budget_bytes(
+        device.free_bytes,
+        shared_with_windows=facts is not None and facts.platform in ("wsl2", "windows"),
+        asked_bytes=parse_size(vram) if isinstance(vram, str) else vram,
+    )
 
 
 def _token_array(ids: Sequence[int]) -> npt.NDArray[np.int32]:
