@@ -10,7 +10,7 @@ from coli.backends.abi import SLOTS
 from coli.doctor.plan.cards import later_groups, render_cards
 from coli.doctor.plan.speeds import decide_speeds
 from coli.families.deepseek_v4.config import Geometry
-from coli.families.deepseek_v4.demand import demand, dense_groups
+from coli.families.deepseek_v4.demand import demand
 from coli.settings.page import render_table
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -26,7 +26,7 @@ def slot_table() -> str:
 
 
 def card_table() -> str:
-    """Return what Flash puts on cards of all sizes as a Markdown table; its sizes come from the geometry of the release."""
+    """Return what Flash puts on cards of all sizes as a Markdown table, from the geometry of the release."""
     sys.path.insert(0, str(DOCS.parent / "tests" / "engine"))
     from sparse_flash import flash_config, flash_sizes  # type: ignore[import-not-found]
 
@@ -34,9 +34,8 @@ def card_table() -> str:
     sizes = flash_sizes()
     found = demand(flash_config(), sizes, "config.json")
     later = later_groups(found.traffic.expert_bytes, geometry.layers, geometry.experts)
-    groups = (*dense_groups(geometry, sizes), *later)
     kv_bytes = next(item.nbytes for item in found.items(geometry.max_positions, 128) if item.name.startswith("KV"))
-    return render_cards(replace(found, device=groups), decide_speeds(8, device=True), kv_bytes)
+    return render_cards(replace(found, device=(*found.device, *later)), decide_speeds(8, device=True), kv_bytes)
 
 
 # Page, the marks around its table, and what makes the table.

@@ -1,4 +1,4 @@
-"""Plan against run: the bytes that were planned for a tier, those the ledger held, and those the system counted. Pure."""
+"""Plan against run: bytes of a tier as planned, as the ledger held them and as the system counted them. Pure."""
 
 from __future__ import annotations
 

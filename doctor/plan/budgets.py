@@ -12,6 +12,7 @@ from coli.units import render_size
 
 __all__ = ["Budgets", "Device", "TierBudget", "decide_budgets"]
 
+
 @dataclass(frozen=True)
 class Device:
     """The device that a plan is made for. ``windows``: its memory is managed by WDDM, also below WSL2."""

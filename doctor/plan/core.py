@@ -114,8 +114,7 @@ def decide_plan(
             placements.append(place(basis, demand, budgets, speeds, choice, hits))
         except BudgetError as error:
             refusal = error
-    if not placements:
-        assert refusal is not None
+    if refusal is not None and not placements:
         raise refusal
     banks = {item.name for group in demand.device if group.role == "bank" for item in group.items}
     best = _best(placements, context, budgets.ram.limit_bytes // _CONTEXT_RAM_SHARE, banks)

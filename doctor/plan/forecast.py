@@ -13,12 +13,12 @@ from coli.engine.budget import Traffic
 
 __all__ = ["Forecast", "Part", "Placed", "Range", "Speeds", "forecast", "hit_rates"]
 
-# A cache of the share s of all experts serves s of the calls when all are equally popular (a little less while it fills:
-# 0.40 measured at 0.44), and s ** 0.6 when some are asked for more often: a third of them then serves half.
+# A cache of the share s of all experts serves s of the calls when all are equally popular (a little less while it
+# fills: 0.40 measured at 0.44), and s ** 0.6 when some are asked for more often: a third of them then serves half.
 _FEW = 0.85
 _SKEW = 0.6
-# What a stage call costs beside its bytes: Python, waking the threads. 26 and 58 microseconds with two threads on a busy
-# machine, where the weights are next to nothing.
+# What a stage call costs beside its bytes: Python, waking the threads. 30 and 58 microseconds with two threads on a
+# busy machine, where the weights are next to nothing.
 _CALL_LOW_S, _CALL_HIGH_S = 10e-6, 90e-6
 # A run's own hit rate, carried to another prompt.
 _HISTORY_SPREAD = 0.08
@@ -54,7 +54,7 @@ class Speeds:
 
 @dataclass(frozen=True)
 class Placed:
-    """Where the bytes of a token lie. ``cached``: share of all experts that RAM holds; ``device_experts``: the device."""
+    """Where the bytes of a token lie. ``cached``, ``device_experts``: share of all experts that RAM, a device holds."""
 
     traffic: Traffic
     cached: float

@@ -21,7 +21,7 @@ from coli.doctor.plan.speeds import decide_speeds
 from coli.engine.host_memory import HostMemory, probe_host_memory
 from coli.errors import UsageError
 
-__all__ = ["PlanMachine", "PlanFacts", "machine_of", "probe_machine", "read_plan_facts"]
+__all__ = ["PlanFacts", "PlanMachine", "machine_of", "probe_machine", "read_plan_facts"]
 
 SCHEMA = "coli.machine/1"
 _LIMIT_BYTES = 64 << 20

@@ -87,7 +87,7 @@ def demand_of(resolution: Resolution, tensor_bytes: Mapping[str, int], source: s
             source,
             f"the family {resolution.descriptor.id} has no budget, so nothing is planned for it",
             observed=f"no function `demand` in {name}",
-            fix="`coli run` reserves what its engine asks for; the family's author can add demand.py (docs/families.md)",
+            fix="`coli run` works without a plan; the family's author can add demand.py (docs/plan.md)",
             code="family.no-budget",
         ) from None
     found: Demand = ask(resolution.text, tensor_bytes, source)

@@ -118,7 +118,7 @@ def slab_bytes(geometry: Geometry, tensor_bytes: Mapping[str, int]) -> int:
 
 
 def weight_bytes(geometry: Geometry, tensor_bytes: Mapping[str, int]) -> tuple[int, int]:
-    """Return `dense_bytes` and `slab_bytes`: what depends on the files only, and takes a while for 33 thousand names."""
+    """Return `dense_bytes` and `slab_bytes`: they depend on the files only, and take a while for 33 thousand names."""
     return dense_bytes(geometry, tensor_bytes), slab_bytes(geometry, tensor_bytes)
 
 

@@ -307,9 +307,8 @@ def _show(document: dict[str, Any], report: Report, terminal: Terminal) -> None:
     for tier in document["tiers"]:
         drawn, legend = bar(tier)
         terminal.line()
-        terminal.line(
-            f"{tier['tier'].upper():4} {drawn} {render_size(tier['planned_bytes'])} of {render_size(tier['limit_bytes'])}"
-        )
+        planned, limit = render_size(tier["planned_bytes"]), render_size(tier["limit_bytes"])
+        terminal.line(f"{tier['tier'].upper():4} {drawn} {planned} of {limit}")
         terminal.line(f"     {legend}")
         terminal.line(f"     {_whole(tier)}")
     rows = [
@@ -351,7 +350,7 @@ def _show(document: dict[str, Any], report: Report, terminal: Terminal) -> None:
 
 def _whole(tier: dict[str, Any]) -> str:
     if tier["total_bytes"] is None or tier["free_bytes"] is None:
-        return tier["why"]
+        return str(tier["why"])
     return (
         f"{render_size(tier['total_bytes'])} in all, {render_size(tier['free_bytes'])} free, "
         f"{render_size(tier['others_bytes'])} held by {tier['held_by']}; "

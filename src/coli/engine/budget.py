@@ -13,7 +13,17 @@ from coli.engine.direct import direct_item
 from coli.engine.fit import fit_chunk
 from coli.engine.ledger import Grant, Item, Ledger
 
-__all__ = ["Demand", "DeviceGroup", "Traffic", "basis_items", "driver_item", "fill", "fit_items", "reserve_all", "reserve_resident"]
+__all__ = [
+    "Demand",
+    "DeviceGroup",
+    "Traffic",
+    "basis_items",
+    "driver_item",
+    "fill",
+    "fit_items",
+    "reserve_all",
+    "reserve_resident",
+]
 
 # Logits in float32 and what sampling makes of them in float64 (values, order, probabilities, sums), per vocabulary
 # entry.
@@ -22,7 +32,7 @@ _BYTES_PER_LOGIT = 4 + 6 * 8
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one decoded token costs: ``dense_bytes`` of resident weights, ``experts`` records of one size, stage calls."""
+    """What a decoded token costs: ``dense_bytes`` of resident weights, ``experts`` records of one size, stage calls."""
 
     dense_bytes: int
     experts: int

@@ -306,8 +306,8 @@ def open_model(
 
     `threads`: None takes the physical cores that this process may use. `context`: positions that prompt and answer may
     fill; None takes what the model was made for. `prefill_chunk`: prompt tokens computed at once. `ram`: hard limit in
-    bytes, or a size such as "12GiB"; `vram` the same for the copies of weights on a device. `io`: `direct` reads weights
-    past the page cache, `buffered` through it, `auto` takes what is faster for files of this size on this machine.
+    bytes, or a size such as "12GiB"; `vram` the same for the copies of weights on a device. `io`: `direct` reads past
+    the page cache, `buffered` through it, `auto` takes what is faster for files of this size on this machine.
     `backend`: a name or a library file. `search`: where backends are looked for. `plugins`: allow list of family
     plugins. `text`: refuse a model without a tokenizer before its weights are read. `progress` is told (bytes done,
     bytes in all) while resident weights are read, `tell` every new fallback once. None of these changes a bit of the
@@ -322,7 +322,9 @@ def open_model(
         config = read_config(child(folder, "config.json"))
         resolution = Registry.load(None if plugins is None else tuple(plugins)).resolve(config.data, str(config.path))
         resolution.require_engine(str(config.path))
-        require_read(resolution.descriptor, [name for name, value in (("--ram", ram), ("--vram", vram)) if value is not None])
+        require_read(
+            resolution.descriptor, [name for name, value in (("--ram", ram), ("--vram", vram)) if value is not None]
+        )
         engine_class = load_engine(resolution.family, cache_folder())
         tokenizer = open_tokenizer(folder)
         checkpoint = resources.enter_context(Checkpoint.open(folder))

@@ -128,15 +128,15 @@ def memory(total: int, available: int) -> HostMemory:
 
 
 @pytest.mark.parametrize(("windows", "reserve_mib"), [(False, 1024), (True, 1536)])
-def test_a_card_is_planned_from_what_is_free_less_a_reserve(windows: bool, reserve_mib: int) -> None:
+def test_a_card_is_planned_from_what_is_free_less_context_and_reserve(windows: bool, reserve_mib: int) -> None:
     card = Device("a card", 16303 << 20, 12621 << 20, windows=windows)
     budgets = decide_budgets(memory(64 * GIB, 60 * GIB), card)
     assert budgets.vram is not None
-    assert budgets.vram.limit_bytes == (12621 - reserve_mib) << 20
+    assert budgets.vram.limit_bytes == (12621 - 512 - reserve_mib) << 20
     asked = decide_budgets(memory(64 * GIB, 60 * GIB), card, vram=16 * GIB)
     assert asked.vram is not None
-    assert asked.vram.limit_bytes == budgets.vram.limit_bytes
-    assert "--vram 16GiB" in asked.notes[0]
+    assert asked.vram.limit_bytes == (12621 - 512) << 20
+    assert "--vram leaves 0B of a card free" in asked.notes[0]
 
 
 def test_a_full_card_gets_nothing() -> None:
@@ -152,15 +152,12 @@ def test_a_unified_memory_is_given_out_once() -> None:
     # The machine of a report: 109 GiB available, the driver's own number is 6.9 GiB.
     available = 114294784 << 10
     host = memory(127535300 << 10, available)
-    budgets = decide_budgets(host, Device("GB10", None, None, unified=True), device_bytes=70 * GIB)
-    assert budgets.vram is not None
-    assert budgets.vram.limit_bytes == budgets.pool_bytes // 3 >> 20 << 20  # type: ignore[operator]
-    assert budgets.ram.limit_bytes + budgets.vram.limit_bytes == budgets.pool_bytes
+    budgets = decide_budgets(host, Device("GB10", None, 7408000000, unified=True), vram=50 * GIB)
+    assert budgets.vram is None
+    assert budgets.limits() == {"ram": budgets.pool_bytes, "vram": 0}
     assert budgets.pool_bytes is not None
-    assert budgets.pool_bytes < available
-    small = decide_budgets(host, Device("GB10", None, None, unified=True), device_bytes=6 * GIB)
-    assert small.vram is not None
-    assert small.vram.limit_bytes == 6 * GIB
+    assert 100 * GIB < budgets.pool_bytes < available
+    assert "nothing is copied" in budgets.notes[0]
 
 
 def test_ram_that_is_not_free_any_more_is_not_planned() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import json
+from engine.sparse_flash import flash_config, flash_sizes
 
 from coli.backends.devices.facts import Fact
 from coli.doctor.facts.measure import Measured
@@ -19,8 +20,6 @@ from coli.engine.budget import Demand, Traffic, basis_items
 from coli.errors import UsageError
 from coli.families.deepseek_v4.config import Geometry
 from coli.families.deepseek_v4.demand import demand, dense_groups
-
-from engine.sparse_flash import flash_config, flash_sizes
 
 PUBLISHED = sorted((Path(__file__).parents[2] / "machines" / "published").glob("*.json"))
 
@@ -85,8 +84,7 @@ def test_the_flash_of_the_plan_is_the_one_that_was_released(flash: Demand) -> No
     *_, cache = flash.items(4096, 128)
     assert cache.nbytes == 13_369_344
     assert round(256 * cache.nbytes / 2**30, 2) == 3.19
-    groups = dense_groups(geometry, flash_sizes())
-    head = groups[1].items[0].nbytes
+    head = dense_groups(geometry, flash_sizes())[1].items[0].nbytes
     assert round(head / 2**30, 2) == 0.99
     # 6.27 GiB with the small vectors, which are float32 in memory.
     assert 6.2 <= (flash.traffic.dense_bytes - head) / 2**30 <= 6.28
@@ -101,13 +99,10 @@ def test_published_machines_lie_in_their_interval(path: Path, card: bool, flash:
     machine = machine_of(name, facts)
     if card and machine.device is None:
         pytest.skip("not run: this machine has no card")
-    wanted = flash
-    if card:
-        wanted = replace(flash, device=dense_groups(Geometry.from_config(flash_config()), flash_sizes()))
-    budgets = decide_budgets(machine.memory, machine.device if card else None, device_bytes=wanted.device_bytes)
+    budgets = decide_budgets(machine.memory, machine.device if card else None)
     plan = decide_plan(
         basis_items(100 << 20, 32 << 20, 129280),
-        wanted,
+        flash,
         budgets,
         machine.speeds if card else replace(machine.speeds, vram=None),
         context=4096,
