@@ -12,7 +12,7 @@ import msgspec
 from coli.backends.devices import DeviceFacts, VisibleDevice, select_devices
 from coli.backends.loader import Loaded
 from coli.doctor.facts.cpu import CpuFacts
-from coli.doctor.facts.measure import Measured
+from coli.doctor.facts.measure import Measured, read_measured
 from coli.doctor.facts.memory import MemoryFacts
 from coli.doctor.facts.storage import StorageFacts, probe_storage
 from coli.doctor.plan.budgets import Device
@@ -20,6 +20,7 @@ from coli.doctor.plan.forecast import Speeds
 from coli.doctor.plan.speeds import decide_speeds
 from coli.engine.host_memory import HostMemory, probe_host_memory
 from coli.errors import UsageError
+from coli.paths import cache_folder
 
 __all__ = ["PlanFacts", "PlanMachine", "machine_of", "probe_machine", "read_plan_facts"]
 
@@ -63,7 +64,11 @@ def probe_machine(model: Path, threads: int, resident_bytes: int, loaded: Loaded
     trace = loaded.trace
     served = [trace.candidates[index].devices[0] for index in trace.chain if trace.candidates[index].devices]
     device = _device(served[0], trace.devices) if served and trace.devices is not None else None
-    speeds = decide_speeds(threads, None, disk_kind=disk_kind(probe_storage("model", model)), device=device is not None)
+    storage = probe_storage("model", model)
+    # Of several mounts the one that was measured slowest is waited for.
+    measured = [found for one in storage if (found := read_measured(cache_folder(), one)) is not None]
+    slowest = min(measured, key=lambda found: found.disk_bytes_per_s.value or 0.0, default=None)
+    speeds = decide_speeds(threads, slowest, disk_kind=disk_kind(storage), device=device is not None)
     return PlanMachine("this machine", threads, probe_host_memory(), device, speeds, resident_bytes)
 
 

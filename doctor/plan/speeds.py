@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coli.doctor.facts.measure import Measured
 from coli.doctor.plan.forecast import Range, Speeds
+from coli.engine.store import READERS
 
 __all__ = ["RATED", "decide_speeds"]
 
@@ -47,7 +48,9 @@ def _disk(measured: Measured | None, kind: str | None) -> Range:
     if fact.source.startswith(RATED):
         return Range(_DISK_RATED_LOW * fact.value, _DISK_RATED_HIGH * fact.value, f"{RATED} {_rate(fact.value)}")
     source = f"measured {_rate(fact.value)}, {measured.date[:10]}"
-    return Range(_DISK_MEASURED_LOW * fact.value, _DISK_MEASURED_HIGH * fact.value, source, True)
+    # The best is with more readers than the engine has; its own number is nearer to what it will see.
+    own = min((read.bytes_per_s for read in measured.disk_reads if read.readers == READERS), default=fact.value)
+    return Range(_DISK_MEASURED_LOW * min(own, fact.value), _DISK_MEASURED_HIGH * fact.value, source, True)
 
 
 def _ram(threads: int, measured: Measured | None) -> Range:

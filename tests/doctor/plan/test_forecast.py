@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from engine.sparse_flash import flash_config, flash_sizes
 
@@ -65,7 +66,7 @@ def test_what_was_measured_goes_before_what_is_rated_and_that_before_a_guess() -
     measured = Measured(
         "/", "2026-01-02T00:00:00Z", Fact.of(3e9, "direct reads"), memory_bytes_per_s=Fact.of(30e9, "x")
     )
-    rated = replace(measured, disk_bytes_per_s=Fact.of(3e9, "rated"), memory_bytes_per_s=Fact.of(30e9, "rated"))
+    rated = msgspec.structs.replace(measured, disk_bytes_per_s=Fact.of(3e9, "rated"), memory_bytes_per_s=Fact.of(30e9, "rated"))
     found = decide_speeds(8, measured)
     assert found.measured
     assert "measured 3.0 GB/s, 2026-01-02" in found.disk.source
