@@ -10,7 +10,6 @@ from coli.backends.abi import SLOTS
 from coli.doctor.plan.cards import later_groups, render_cards
 from coli.doctor.plan.speeds import decide_speeds
 from coli.families.deepseek_v4.config import Geometry
-from coli.families.deepseek_v4.demand import demand
 from coli.settings.page import render_table
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -27,15 +26,30 @@ def slot_table() -> str:
 
 def card_table() -> str:
     """Return what Flash puts on cards of all sizes as a Markdown table, from the geometry of the release."""
-    sys.path.insert(0, str(DOCS.parent / "tests" / "engine"))
-    from sparse_flash import flash_config, flash_sizes  # type: ignore[import-not-found]
+    sys.path.insert(0, str(DOCS.parent / "tests"))
+    from doctor.plan.published import flash_demand  # type: ignore[import-not-found]
+    from engine.sparse_flash import flash_config  # type: ignore[import-not-found]
 
     geometry = Geometry.from_config(flash_config())
-    sizes = flash_sizes()
-    found = demand(flash_config(), sizes, "config.json")
+    found = flash_demand()
     later = later_groups(found.traffic.expert_bytes, geometry.layers, geometry.experts)
     kv_bytes = next(item.nbytes for item in found.items(geometry.max_positions, 128) if item.name.startswith("KV"))
     return render_cards(replace(found, device=(*found.device, *later)), decide_speeds(8, device=True), kv_bytes)
+
+
+def published_table() -> str:
+    """Return measurements that others published beside the forecasts for their machines, as a Markdown table."""
+    sys.path.insert(0, str(DOCS.parent / "tests"))
+    from doctor.plan.published import PUBLISHED, flash_demand, plan_published, published_rate
+
+    flash = flash_demand()
+    lines = ["| machine | published, tokens/s | forecast |", "|---|---|---|"]
+    for path in PUBLISHED:
+        name, placement = plan_published(path, flash)
+        low, high = published_rate(path)
+        measured = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        lines.append(f"| {name} | {measured} | {placement.forecast.low:.2f} to {placement.forecast.high:.2f} |")
+    return "\n".join(lines)
 
 
 # Page, the marks around its table, and what makes the table.
@@ -43,6 +57,7 @@ TABLES = (
     ("guide.md", "<!-- settings: made by `nox -s docs` -->", "<!-- end of settings -->", render_table),
     ("abi.md", "<!-- slots: made by `nox -s docs` -->", "<!-- end of slots -->", slot_table),
     ("plan.md", "<!-- cards: made by `nox -s docs` -->", "<!-- end of cards -->", card_table),
+    ("plan.md", "<!-- published: made by `nox -s docs` -->", "<!-- end of published -->", published_table),
 )
 
 

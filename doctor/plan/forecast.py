@@ -46,6 +46,11 @@ class Speeds:
     ram: Range
     vram: Range | None = None
 
+    def with_page_cache(self) -> Speeds:
+        """Return the speeds where the system may keep the files in memory: a read then is a copy at best."""
+        source = f"{self.disk.source}; the page cache may answer"
+        return replace(self, disk=replace(self.disk, high=max(self.disk.high, self.ram.high / 2), source=source))
+
     @property
     def measured(self) -> bool:
         """Tell whether all that matters was measured here."""

@@ -56,6 +56,12 @@ class Subject:
         items = basis_items(self.resident_bytes, workspace_bytes(threads), vocabulary, READERS if direct else None)
         return items if driver_bytes is None else [*items, driver_item(driver_bytes)]
 
+    def page_cached(self, io: str, available_bytes: int | None, limit_bytes: int) -> bool:
+        """Tell whether the system may keep the files in memory beside what the engine fills."""
+        if io == "direct" or available_bytes is None:
+            return False
+        return decide_io("auto", self.file_bytes, available_bytes, limit_bytes) == "buffered"
+
 
 def read_subject(path: Path, *, search: Search, plugins: Sequence[str] | None) -> Subject:
     """Open what a run would open, up to the first weight; nothing stays open. Raises what opening the model raises."""

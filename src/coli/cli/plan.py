@@ -22,6 +22,7 @@ from coli.units import render_size
 if TYPE_CHECKING:
     from coli.doctor.plan.audit import AuditRow
     from coli.doctor.plan.core import Plan
+    from coli.doctor.plan.forecast import Speeds
     from coli.doctor.plan.machine import PlanMachine
     from coli.doctor.plan.report import Kept, Report
     from coli.doctor.plan.subject import Subject
@@ -93,6 +94,12 @@ def _basis(settings: Resolved, subject: Subject, machine: PlanMachine, limit_byt
     return subject.basis(machine.threads, settings["io"], available, limit_bytes, driver)
 
 
+def _speeds(settings: Resolved, subject: Subject, machine: PlanMachine, limit_bytes: int) -> Speeds:
+    available = machine.memory.available_bytes.value
+    cached = subject.page_cached(settings["io"], available, limit_bytes)
+    return machine.speeds.with_page_cache() if cached else machine.speeds
+
+
 def _driver_bytes(record: RunRecord) -> int:
     """Return what the driver took of the RAM in the last run: it shows only once a context is there."""
     from coli.engine.budget import driver_item
@@ -125,7 +132,7 @@ def _plan(settings: Resolved, subject: Subject, machine: PlanMachine, record: Ru
             basis,
             demand,
             budgets,
-            machine.speeds,
+            _speeds(settings, subject, machine, budgets.ram.limit_bytes),
             context=given,
             most_context=most,
             most_chunk=settings["prefill_chunk"],
@@ -156,7 +163,9 @@ def _report(settings: Resolved, subject: Subject, machine: PlanMachine) -> Repor
     from coli.doctor.plan.sensitivity import changes
 
     plan = _plan(settings, subject, machine, None if settings["machine"] else _record(subject))
-    basis = _basis(settings, subject, machine, plan.budgets.ram.limit_bytes)
+    limit = plan.budgets.ram.limit_bytes
+    basis = _basis(settings, subject, machine, limit)
+    speeds = _speeds(settings, subject, machine, limit)
     return Report(
         model=str(subject.path),
         family=f"{subject.resolution.descriptor.id} ({subject.resolution.name})",
@@ -169,7 +178,7 @@ def _report(settings: Resolved, subject: Subject, machine: PlanMachine) -> Repor
         kept=_kept(settings),
         argv=_argv(settings, subject, machine, plan),
         environment={},
-        changes=changes(plan, basis, subject.demand, machine.speeds, threads=machine.threads),
+        changes=changes(plan, basis, subject.demand, speeds, threads=machine.threads),
         notes=_notes(subject, machine),
     )
 
@@ -242,9 +251,8 @@ def _audit(settings: Resolved, subject: Subject, machine: PlanMachine) -> int:
     groups = tuple(group.name for group in subject.demand.device) if limits.get("vram") else ()
     driver = _driver_bytes(record) if "vram" in limits else None
     basis = subject.basis(record.threads, record.io, None, limits.get("ram", 0), driver)
-    placement = place(
-        basis, subject.demand, budgets, machine.speeds, Choice(record.context, record.prefill_chunk, groups)
-    )
+    speeds = _speeds(settings, subject, machine, limits.get("ram", 0))
+    placement = place(basis, subject.demand, budgets, speeds, Choice(record.context, record.prefill_chunk, groups))
     rows = audit_rows({tier: placement.nbytes(tier) for tier in limits}, record)
     speed = record.decoded.tokens / record.decoded.seconds if record.decoded.seconds > 0 else None
     forecast = placement.forecast

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,22 +10,20 @@ from engine.sparse_flash import flash_config, flash_sizes
 
 from coli.backends.devices.facts import Fact
 from coli.doctor.facts.measure import Measured
-from coli.doctor.plan.budgets import decide_budgets
-from coli.doctor.plan.core import decide_plan
 from coli.doctor.plan.forecast import Placed, Range, Speeds, forecast, hit_rates
-from coli.doctor.plan.machine import machine_of, read_plan_facts
+from coli.doctor.plan.machine import read_plan_facts
 from coli.doctor.plan.speeds import decide_speeds
-from coli.engine.budget import Demand, Traffic, basis_items
+from coli.engine.budget import Demand, Traffic
 from coli.errors import UsageError
 from coli.families.deepseek_v4.config import Geometry
-from coli.families.deepseek_v4.demand import demand, dense_groups
+from coli.families.deepseek_v4.demand import dense_groups
 
-PUBLISHED = sorted((Path(__file__).parents[2] / "machines" / "published").glob("*.json"))
+from .published import PUBLISHED, flash_demand, plan_published, published_rate
 
 
 @pytest.fixture(scope="module")
 def flash() -> Demand:
-    return demand(flash_config(), flash_sizes(), "config.json")
+    return flash_demand()
 
 
 def exactly(rate: float) -> Range:
@@ -66,7 +62,9 @@ def test_what_was_measured_goes_before_what_is_rated_and_that_before_a_guess() -
     measured = Measured(
         "/", "2026-01-02T00:00:00Z", Fact.of(3e9, "direct reads"), memory_bytes_per_s=Fact.of(30e9, "x")
     )
-    rated = msgspec.structs.replace(measured, disk_bytes_per_s=Fact.of(3e9, "rated"), memory_bytes_per_s=Fact.of(30e9, "rated"))
+    rated = msgspec.structs.replace(
+        measured, disk_bytes_per_s=Fact.of(3e9, "rated"), memory_bytes_per_s=Fact.of(30e9, "rated")
+    )
     found = decide_speeds(8, measured)
     assert found.measured
     assert "measured 3.0 GB/s, 2026-01-02" in found.disk.source
@@ -96,22 +94,8 @@ def test_the_flash_of_the_plan_is_the_one_that_was_released(flash: Demand) -> No
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
 @pytest.mark.parametrize("card", [False, True], ids=["cpu only", "dense weights on the card"])
 def test_published_machines_lie_in_their_interval(path: Path, card: bool, flash: Demand) -> None:
-    name, facts = read_plan_facts(path)
-    machine = machine_of(name, facts)
-    if card and machine.device is None:
-        pytest.skip("not run: this machine has no card")
-    budgets = decide_budgets(machine.memory, machine.device if card else None)
-    plan = decide_plan(
-        basis_items(100 << 20, 32 << 20, 129280),
-        flash,
-        budgets,
-        machine.speeds if card else replace(machine.speeds, vram=None),
-        context=4096,
-        most_context=1 << 20,
-        most_chunk=128,
-    )
-    found = plan.best.forecast
-    low, high = json.loads(path.read_text("utf-8"))["published_tokens_per_s"]
+    found = plan_published(path, flash, card=card)[1].forecast
+    low, high = published_rate(path)
     assert found.low <= low <= high <= found.high
     assert found.high / found.low <= 3
 
