@@ -128,6 +128,12 @@ def test_what_does_not_fit_says_what_would(home: dict[str, str], oracle_path: Pa
     assert done.returncode == 0, done.stderr
 
 
+def test_a_run_says_that_less_is_free_than_was_planned(home: dict[str, str], oracle_path: Path) -> None:
+    done = coli(home, "run", str(oracle_path), "--ids", "1,2", "--max-tokens", "1", "--ram", "1000TiB")
+    assert done.returncode == 0, done.stderr
+    assert "[coli] --ram 1000TiB is not free now" in done.stderr
+
+
 def test_a_published_machine(home: dict[str, str], oracle_path: Path) -> None:
     file = TESTS / "machines" / "published" / "3900x-cpu-62gb.json"
     found = plan(home, str(oracle_path), "--machine", str(file))

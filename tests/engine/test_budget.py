@@ -123,3 +123,12 @@ def test_copies_for_a_device_are_those_of_the_plan(mib: int, oracle_path: Path) 
         fill(plan, group.items)
     assert plan.grants() == tuple(granted.values())
     assert bool(granted) == (mib > 0)
+
+
+def test_more_ram_than_there_is_is_cut_and_said(oracle_path: Path) -> None:
+    with coli.open(oracle_path, threads=1, context=64, ram="1000TiB") as model:
+        facts = model.facts()
+    assert facts["memory"]["ram_limit_bytes"] < 1000 << 40
+    assert "--ram 1000TiB is not free now" in facts["notes"][0]
+    with coli.open(oracle_path, threads=1, context=64, ram="1GiB") as model:
+        assert model.facts()["notes"] == []

@@ -72,7 +72,7 @@ def command(settings: Resolved) -> int:
 def _require_read(settings: Resolved, subject: Subject) -> None:
     from coli.families.options import require_read
 
-    given = [f"--{name}" for name in ("ram", "vram", "gpu") if settings.origin(name).kind != "default"]
+    given = [f"--{name}" for name in ("ram", "vram", "gpu") if settings[name] not in (None, "none")]
     require_read(subject.resolution.descriptor, given)
 
 

@@ -322,9 +322,9 @@ def open_model(
         config = read_config(child(folder, "config.json"))
         resolution = Registry.load(None if plugins is None else tuple(plugins)).resolve(config.data, str(config.path))
         resolution.require_engine(str(config.path))
-        require_read(
-            resolution.descriptor, [name for name, value in (("--ram", ram), ("--vram", vram)) if value is not None]
-        )
+        gpu = None if search is None or search.gpu == "none" else search.gpu
+        given = {"--ram": ram, "--vram": vram, "--gpu": gpu}
+        require_read(resolution.descriptor, [name for name, value in given.items() if value is not None])
         engine_class = load_engine(resolution.family, cache_folder())
         tokenizer = open_tokenizer(folder)
         checkpoint = resources.enter_context(Checkpoint.open(folder))

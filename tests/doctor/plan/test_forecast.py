@@ -9,9 +9,9 @@ import pytest
 from engine.sparse_flash import flash_config, flash_sizes
 
 from coli.backends.devices.facts import Fact
-from coli.doctor.facts.measure import Measured
+from coli.doctor.facts.measure import DiskRead, Measured
 from coli.doctor.plan.forecast import Placed, Range, Speeds, forecast, hit_rates
-from coli.doctor.plan.machine import read_plan_facts
+from coli.doctor.plan.machine import machine_of, read_plan_facts
 from coli.doctor.plan.speeds import decide_speeds
 from coli.engine.budget import Demand, Traffic
 from coli.errors import UsageError
@@ -42,6 +42,7 @@ def test_times_of_disk_and_memory_add_up() -> None:
 
 def test_a_cache_of_everything_never_reads() -> None:
     assert hit_rates(1.0) == (1.0, 1.0)
+    assert hit_rates(0.5) == (pytest.approx(0.425), pytest.approx(0.5**0.6))
     found = forecast(Placed(Traffic(10**9, 10, 10**8), cached=1.0), Speeds(exactly(1.0), exactly(1e9)))
     assert found.low == found.high == pytest.approx(0.5)
 
@@ -69,6 +70,10 @@ def test_what_was_measured_goes_before_what_is_rated_and_that_before_a_guess() -
     assert found.measured
     assert "measured 3.0 GB/s, 2026-01-02" in found.disk.source
     assert not decide_speeds(8, rated).measured
+    # The engine reads with two threads: what two got is the cautious end.
+    slow = DiskRead(2, 10**7, 10**9, 1.0, "direct")
+    few = decide_speeds(8, msgspec.structs.replace(measured, disk_reads=(slow,))).disk
+    assert (few.low, few.high) == (pytest.approx(0.5e9), found.disk.high)
     guess = decide_speeds(8, disk_kind="hdd")
     assert not guess.measured
     assert guess.disk.high < 1e9
@@ -98,6 +103,25 @@ def test_published_machines_lie_in_their_interval(path: Path, card: bool, flash:
     low, high = published_rate(path)
     assert found.low <= low <= high <= found.high
     assert found.high / found.low <= 3
+
+
+def test_where_the_page_cache_may_answer_only_the_hopeful_end_is_faster() -> None:
+    speeds = Speeds(Range(1e9, 2e9, "a test"), Range(5e9, 20e9, "a test"))
+    cached = speeds.with_page_cache()
+    assert (cached.disk.low, cached.disk.high, cached.ram) == (1e9, 10e9, speeds.ram)
+    assert "page cache" in cached.disk.source
+
+
+def test_a_recorded_machine_is_read_with_its_threads_and_card() -> None:
+    name, facts = read_plan_facts(next(path for path in PUBLISHED if "5080" in path.name))
+    machine = machine_of(name, facts)
+    assert (machine.threads, machine.memory.total_bytes.value) == (12, 32 << 30)
+    assert machine.device is not None
+    assert (machine.device.name, machine.device.free_bytes) == ("NVIDIA GeForce RTX 5080", 15800 << 20)
+    assert machine_of(name, facts, gpu="none").device is None
+    assert machine_of(name, facts, threads=3).threads == 3
+    with pytest.raises(UsageError, match="--gpu"):
+        machine_of(name, facts, gpu="7")
 
 
 @pytest.mark.parametrize(
