@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from coli.doctor.plan.budgets import Budgets
-from coli.doctor.plan.forecast import Forecast, Placed, Speeds, forecast
+from coli.doctor.plan.forecast import Forecast, History, Placed, Speeds, forecast
 from coli.engine.budget import Demand, reserve_all
 from coli.engine.ledger import Grant, Item, Ledger
 from coli.errors import BudgetError
+from coli.settings import find
 
 __all__ = ["Choice", "Placement", "Plan", "decide_plan", "least_ram_bytes", "place"]
 
@@ -23,8 +24,8 @@ _CONTEXT_RAM_SHARE = 16
 # A prefill bank serves prompts only; it may cost the answers this share of their speed.
 _BANK_COST = 0.1
 _LEAST_CONTEXT = 512
-# The context that an engine takes when nobody says more (`--ctx`).
-_DEFAULT_CONTEXT = 4096
+# The context that an engine takes when nobody says more.
+_DEFAULT_CONTEXT: int = find("context").default
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,12 @@ class Plan:
 
 
 def place(
-    basis: Iterable[Item], demand: Demand, budgets: Budgets, speeds: Speeds, choice: Choice, hits: float | None = None
+    basis: Iterable[Item],
+    demand: Demand,
+    budgets: Budgets,
+    speeds: Speeds,
+    choice: Choice,
+    history: History | None = None,
 ) -> Placement:
     """Run one choice dry. Raises BudgetError when the model cannot run with it."""
     ledger = Ledger(budgets.limits())
@@ -89,7 +95,7 @@ def place(
         device_dense_bytes=min(held["dense"], demand.traffic.dense_bytes),
         device_experts=held["experts"] / max(1, cache.item.count * cache.item.unit_bytes()),
     )
-    return Placement(choice, chunk, grants, forecast(placed, speeds, hits))
+    return Placement(choice, chunk, grants, forecast(placed, speeds, history))
 
 
 def decide_plan(
@@ -101,9 +107,9 @@ def decide_plan(
     context: int | None,
     most_context: int | None,
     most_chunk: int,
-    hits: float | None = None,
+    history: History | None = None,
 ) -> Plan:
-    """Return the plan. ``context`` None chooses one that fits; ``hits``: hit rate that a run of this cache had.
+    """Return the plan. ``context`` None chooses one that fits; ``history``: the hit rate of an earlier run.
 
     Raises the BudgetError of the smallest choice when nothing fits.
     """
@@ -111,9 +117,9 @@ def decide_plan(
     refusal: BudgetError | None = None
     for choice in _choices(demand, budgets, context, most_context, most_chunk):
         try:
-            placements.append(place(basis, demand, budgets, speeds, choice, hits))
+            placements.append(place(basis, demand, budgets, speeds, choice, history))
         except BudgetError as error:
-            refusal = error
+            refusal = refusal or error
     if refusal is not None and not placements:
         raise refusal
     banks = {item.name for group in demand.device if group.role == "bank" for item in group.items}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from coli.engine.budget import Traffic
 
-__all__ = ["Forecast", "Part", "Placed", "Range", "Speeds", "forecast", "hit_rates"]
+__all__ = ["Forecast", "History", "Part", "Placed", "Range", "Speeds", "forecast", "hit_rates"]
 
 # A cache of the share s of all experts serves s of the calls when all are equally popular (a little less while it
 # fills: 0.40 measured at 0.44), and s ** 0.6 when some are asked for more often: a third of them then serves half.
@@ -68,6 +68,20 @@ class Placed:
 
 
 @dataclass(frozen=True)
+class History:
+    """An earlier run: the share of all experts that its cache held, and the share of calls that it served."""
+
+    share: float
+    rate: float
+
+    def carried_to(self, share: float) -> float:
+        """Return the rate of a cache of another size: it grows with the same power of the share."""
+        if not (0 < self.share < 1 and 0 < self.rate < 1 and share > 0):
+            return self.rate
+        return float(share ** (math.log(self.rate) / math.log(self.share)))
+
+
+@dataclass(frozen=True)
 class Part:
     """Seconds that a token spends on one thing: at best and at worst."""
 
@@ -99,23 +113,21 @@ class Forecast:
         return math.sqrt(self.low * self.high)
 
 
-def hit_rates(share: float, seen: float | None = None) -> tuple[float, float]:
-    """Return the lowest and highest hit rate of a cache that holds ``share`` of all experts.
-
-    ``seen``: what a run of a cache of this size had.
-    """
+def hit_rates(share: float, history: History | None = None) -> tuple[float, float]:
+    """Return the lowest and highest hit rate of a cache that holds ``share`` of all experts."""
     if share >= 1:
         return 1.0, 1.0
-    if seen is not None:
-        return max(0.0, seen - _HISTORY_SPREAD), min(1.0, seen + _HISTORY_SPREAD)
+    if history is not None:
+        rate = history.carried_to(share)
+        return max(0.0, rate - _HISTORY_SPREAD), min(1.0, rate + _HISTORY_SPREAD)
     return _FEW * share, share**_SKEW
 
 
-def forecast(placed: Placed, speeds: Speeds, seen: float | None = None) -> Forecast:
-    """Return the forecast of a placement. ``seen``: hit rate of an earlier run with this cache."""
+def forecast(placed: Placed, speeds: Speeds, history: History | None = None) -> Forecast:
+    """Return the forecast of a placement."""
     traffic = placed.traffic
     share = min(1.0, placed.cached + placed.device_experts)
-    few, many = hit_rates(share, seen)
+    few, many = hit_rates(share, history)
     on_device = placed.device_dense_bytes if speeds.vram else 0
     # Experts on the device are asked as often as those in RAM.
     device_part = placed.device_experts / share if share and speeds.vram else 0.0
@@ -146,7 +158,7 @@ def forecast(placed: Placed, speeds: Speeds, seen: float | None = None) -> Forec
         1 / best if best else math.inf,
         tuple(parts),
         (few, many),
-        _basis(placed, speeds, seen, share),
+        _basis(speeds, history, share),
         speeds.measured,
     )
 
@@ -155,15 +167,16 @@ def _part(name: str, least: float, most: float, speed: Range) -> Part:
     return Part(name, most, least / speed.high, most / speed.low)
 
 
-def _basis(placed: Placed, speeds: Speeds, seen: float | None, share: float) -> tuple[str, ...]:
+def _basis(speeds: Speeds, history: History | None, share: float) -> tuple[str, ...]:
     lines = [f"disk {_rates(speeds.disk)}", f"products over weights in RAM {_rates(speeds.ram)}"]
     if speeds.vram:
         lines.append(f"products over weights in VRAM {_rates(speeds.vram)}")
-    few, many = hit_rates(share, seen)
+    few, many = hit_rates(share, history)
     if share >= 1:
         lines.append("every expert stays in memory once it was read")
-    elif seen is not None:
-        lines.append(f"hit rate {few:.0%} to {many:.0%}: the last run of this model had {seen:.0%}")
+    elif history is not None:
+        last = f"the last run had {history.rate:.0%} with {history.share:.0%} of the experts held"
+        lines.append(f"hit rate {few:.0%} to {many:.0%}: {last}; now {share:.0%} are")
     else:
         lines.append(
             f"hit rate {few:.0%} (all experts equally popular) to {many:.0%} (some are asked for more often): "

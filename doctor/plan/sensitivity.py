@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from coli.doctor.plan.budgets import Budgets, Device, decide_budgets
 from coli.doctor.plan.core import Choice, Plan, place
-from coli.doctor.plan.forecast import Forecast, Speeds
+from coli.doctor.plan.forecast import Forecast, History, Speeds
 from coli.doctor.plan.speeds import decide_speeds
 from coli.engine.budget import Demand
 from coli.engine.host_memory import HostMemory
@@ -27,12 +27,14 @@ class Change:
     forecast: Forecast
 
 
-def changes(plan: Plan, basis: Sequence[Item], demand: Demand, speeds: Speeds, *, threads: int) -> tuple[Change, ...]:
+def changes(
+    plan: Plan, basis: Sequence[Item], demand: Demand, speeds: Speeds, *, threads: int, history: History | None = None
+) -> tuple[Change, ...]:
     """Return the forecasts with 16 GiB more RAM, a second drive, and a card of 24 GiB where a family can use one."""
     choice, budgets = plan.best.choice, plan.budgets
     ram = replace(budgets.ram, limit_bytes=budgets.ram.limit_bytes + _MORE_RAM_BYTES)
     found = [
-        _change("16 GiB more RAM", basis, demand, replace(budgets, ram=ram), speeds, choice),
+        _change("16 GiB more RAM", basis, demand, replace(budgets, ram=ram), speeds, choice, history),
         _change(
             "a second drive like the first, the experts spread over both",
             basis,
@@ -40,6 +42,7 @@ def changes(plan: Plan, basis: Sequence[Item], demand: Demand, speeds: Speeds, *
             budgets,
             replace(speeds, disk=speeds.disk.times(2)),
             choice,
+            history,
         ),
     ]
     if demand.device:
@@ -54,12 +57,19 @@ def changes(plan: Plan, basis: Sequence[Item], demand: Demand, speeds: Speeds, *
                 Budgets(budgets.ram, card),
                 with_card,
                 replace(choice, groups=groups),
+                history,
             )
         )
     return tuple(found)
 
 
 def _change(
-    what: str, basis: Sequence[Item], demand: Demand, budgets: Budgets, speeds: Speeds, choice: Choice
+    what: str,
+    basis: Sequence[Item],
+    demand: Demand,
+    budgets: Budgets,
+    speeds: Speeds,
+    choice: Choice,
+    history: History | None,
 ) -> Change:
-    return Change(what, place(basis, demand, budgets, speeds, choice).forecast)
+    return Change(what, place(basis, demand, budgets, speeds, choice, history).forecast)

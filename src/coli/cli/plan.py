@@ -16,13 +16,13 @@ from coli.cli.options import with_settings
 from coli.cli.session import backend_search, model_path
 from coli.cli.terminal import Terminal
 from coli.errors import BudgetError, UsageError
-from coli.settings import Resolved, find
+from coli.settings import Environment, Resolved, find
 from coli.units import render_size
 
 if TYPE_CHECKING:
     from coli.doctor.plan.audit import AuditRow
     from coli.doctor.plan.core import Plan
-    from coli.doctor.plan.forecast import Speeds
+    from coli.doctor.plan.forecast import History, Speeds
     from coli.doctor.plan.machine import PlanMachine
     from coli.doctor.plan.report import Kept, Report
     from coli.doctor.plan.subject import Subject
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _SETTABLE = ("context", "prefill_chunk", "ram", "vram", "gpu", "threads", "io", "backend")
+_VARIABLES = ("COLI_BACKEND_PATH", "COLI_PLUGINS", "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES")
 _MIB = 1 << 20
 # What a driver and its context take of the RAM, until a run of this model has measured it.
 _DRIVER_BYTES = 400 << 20
@@ -136,7 +137,7 @@ def _plan(settings: Resolved, subject: Subject, machine: PlanMachine, record: Ru
             context=given,
             most_context=most,
             most_chunk=settings["prefill_chunk"],
-            hits=_hits(record),
+            history=_history(record),
         )
     except BudgetError as error:
         least = -(-least_ram_bytes(basis, demand) // _MIB)
@@ -150,19 +151,24 @@ def _plan(settings: Resolved, subject: Subject, machine: PlanMachine, record: Ru
         ) from None
 
 
-def _hits(record: RunRecord | None) -> float | None:
+def _history(record: RunRecord | None) -> History | None:
     """Return the hit rate of the last run, where it says something: the cache was smaller than the model, and used."""
+    from coli.doctor.plan.forecast import History
+
     if record is None or record.expert_slabs >= record.experts:
         return None
     calls = record.expert_hits + record.expert_misses
-    return record.expert_hits / calls if calls > 10 * record.expert_slabs else None
+    if calls <= 10 * record.expert_slabs:
+        return None
+    return History(record.expert_slabs / record.experts, record.expert_hits / calls)
 
 
 def _report(settings: Resolved, subject: Subject, machine: PlanMachine) -> Report:
     from coli.doctor.plan.report import Report
     from coli.doctor.plan.sensitivity import changes
 
-    plan = _plan(settings, subject, machine, None if settings["machine"] else _record(subject))
+    record = None if settings["machine"] else _record(subject)
+    plan = _plan(settings, subject, machine, record)
     limit = plan.budgets.ram.limit_bytes
     basis = _basis(settings, subject, machine, limit)
     speeds = _speeds(settings, subject, machine, limit)
@@ -177,8 +183,8 @@ def _report(settings: Resolved, subject: Subject, machine: PlanMachine) -> Repor
         demand=subject.demand,
         kept=_kept(settings),
         argv=_argv(settings, subject, machine, plan),
-        environment={},
-        changes=changes(plan, basis, subject.demand, speeds, threads=machine.threads),
+        environment={} if settings["machine"] else _environment(),
+        changes=changes(plan, basis, subject.demand, speeds, threads=machine.threads, history=_history(record)),
         notes=_notes(subject, machine),
     )
 
@@ -220,6 +226,12 @@ def _argv(settings: Resolved, subject: Subject, machine: PlanMachine, plan: Plan
     if settings["backend"] is not None:
         words += ["--backend", str(settings["backend"])]
     return tuple(words)
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables in force for which a run has no option."""
+    variables = Environment().for_tools()
+    return {name: variables[name] for name in _VARIABLES if name in variables}
 
 
 def _record(subject: Subject) -> RunRecord | None:
@@ -350,10 +362,14 @@ def _show(document: dict[str, Any], report: Report, terminal: Terminal) -> None:
     lines += [
         ("would bring", "\n".join(f"{c['change']}: {c['low']:g} to {c['high']:g}" for c in document["sensitivity"])),
         ("not changed", describe_kept(report.kept)),
-        ("command", shlex.join(document["argv"])),
+        ("command", " ".join([*_assignments(document["environment"]), shlex.join(document["argv"])])),
     ]
     lines += [("note", text) for text in document["notes"]]
     terminal.facts(lines)
+
+
+def _assignments(environment: dict[str, str]) -> list[str]:
+    return [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
 
 
 def _whole(tier: dict[str, Any]) -> str:

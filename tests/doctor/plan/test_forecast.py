@@ -10,7 +10,7 @@ from engine.sparse_flash import flash_config, flash_sizes
 
 from coli.backends.devices.facts import Fact
 from coli.doctor.facts.measure import DiskRead, Measured
-from coli.doctor.plan.forecast import Placed, Range, Speeds, forecast, hit_rates
+from coli.doctor.plan.forecast import History, Placed, Range, Speeds, forecast, hit_rates
 from coli.doctor.plan.machine import machine_of, read_plan_facts
 from coli.doctor.plan.speeds import decide_speeds
 from coli.engine.budget import Demand, Traffic
@@ -33,7 +33,7 @@ def exactly(rate: float) -> Range:
 def test_times_of_disk_and_memory_add_up() -> None:
     # 4 GB of dense weights and 10 experts of 0.1 GB; half of the experts are in RAM, and half of the calls hit.
     placed = Placed(Traffic(4 * 10**9, 10, 10**8), cached=0.5)
-    found = forecast(placed, Speeds(exactly(1e9), exactly(10e9)), seen=0.5)
+    found = forecast(placed, Speeds(exactly(1e9), exactly(10e9)), History(0.5, 0.5))
     # Hit rates 0.42 to 0.58: 0.58 or 0.42 GB from disk at 1 GB/s, 5 GB through the products at 10 GB/s.
     assert found.low == pytest.approx(1 / (0.58 + 0.5))
     assert found.high == pytest.approx(1 / (0.42 + 0.5))
@@ -42,6 +42,8 @@ def test_times_of_disk_and_memory_add_up() -> None:
 
 def test_a_cache_of_everything_never_reads() -> None:
     assert hit_rates(1.0) == (1.0, 1.0)
+    # A quarter that served half, as the square root: of a ninth a third.
+    assert hit_rates(1 / 9, History(0.25, 0.5)) == (pytest.approx(1 / 3 - 0.08), pytest.approx(1 / 3 + 0.08))
     assert hit_rates(0.5) == (pytest.approx(0.425), pytest.approx(0.5**0.6))
     found = forecast(Placed(Traffic(10**9, 10, 10**8), cached=1.0), Speeds(exactly(1.0), exactly(1e9)))
     assert found.low == found.high == pytest.approx(0.5)
