@@ -205,7 +205,7 @@ def test_this_machine_agrees_with_psutil() -> None:
 
 def test_groups_are_named_as_the_kernel_names_them(tmp_path: Path) -> None:
     machine(tmp_path, {"proc/self/cgroup": "0::/../../x\n", CGROUP + "x/cpu.max": "max"})
-    assert [(g.path, g.version) for g in cgroups(tmp_path, "memory")] == [("/x", 2), ("/", 2)]
+    assert [(g.path, g.version) for g in cgroups(tmp_path, "memory") or ()] == [("/x", 2), ("/", 2)]
 
 
 def test_mounts_are_unescaped_and_kept_in_order() -> None:
