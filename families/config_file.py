@@ -63,6 +63,7 @@ def read_config(path: Path) -> ConfigFile:
                 expected="a finite value",
                 fix=f"take the {file.name} of the original checkpoint",
                 code="checkpoint.non-finite",
+                data={"field": field},
             )
         notes.append(f"{field} is {value}")
     if len(notes) > MAX_NOTES:
@@ -125,7 +126,9 @@ def _foreign_syntax(text: str, at: int) -> str | None:
     plain = None
     if rest.startswith(("//", "/*", "#")):
         plain = "comments are not part of JSON: take them out"
-    elif rest[:1] in ("}", "]") and before.endswith(",") or rest[:1] == "," and text[at + 1 :].lstrip()[:1] in ("}", "]"):
+    elif (rest[:1] in ("}", "]") and before.endswith(",")) or (
+        rest[:1] == "," and text[at + 1 :].lstrip()[:1] in ("}", "]")
+    ):
         plain = "no comma after the last entry"
     elif rest.startswith("'"):
         plain = 'names and texts in double quotes: "..."'

@@ -64,9 +64,7 @@ class Checkpoint:
         if contents.config is None or contents.problems:
             raise combined(folder, contents.problems)
         shards = list(contents.headers.values())
-        return cls(
-            folder, contents.config, contents.generation_config, contents.tensors, shards, tuple(contents.notes)
-        )
+        return cls(folder, contents.config, contents.generation_config, contents.tensors, shards, tuple(contents.notes))
 
     def __enter__(self) -> Checkpoint:
         return self

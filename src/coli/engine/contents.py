@@ -159,9 +159,7 @@ def _read_index(folder: Path) -> Index | None:
 
 
 def _bad_index(path: Path, rule: str, observed: str | None) -> CheckpointError:
-    return CheckpointError(
-        str(path), rule, observed=observed, fix="download this file again", code="checkpoint.index"
-    )
+    return CheckpointError(str(path), rule, observed=observed, fix="download this file again", code="checkpoint.index")
 
 
 def _without_index(found: Contents, present: Sequence[str]) -> list[str]:
