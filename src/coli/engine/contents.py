@@ -208,23 +208,21 @@ def _read_headers(found: Contents, present: Sequence[str]) -> set[str]:
     missing: list[str] = []
     there = set(present)
     for name in found.names:
+        if name not in there and not os.path.lexists(found.folder / name):
+            broken.add(name)
+            partial = _unfinished(found.folder, name, present)
+            if partial is None:
+                missing.append(name)
+            else:
+                _add(found, name, _half(found.folder / name, partial))
+            continue
+        if f"{name}.aria2" in there:  # the file has its full length already, and holes
+            _add(found, name, _half(found.folder / name, found.folder / f"{name}.aria2"))
         try:
-            if name not in there and not os.path.lexists(found.folder / name):
-                broken.add(name)
-                partial = _unfinished(found.folder, name, present)
-                if partial is None:
-                    missing.append(name)
-                else:
-                    found.problems.append(_half(found.folder / name, partial))
-                continue
-            if f"{name}.aria2" in there:  # the file has its full length already, and holes
-                found.problems.append(_half(found.folder / name, found.folder / f"{name}.aria2"))
             header, problems = examine_header(child(found.folder, name))
         except CheckpointError as error:
-            broken.add(name)
-            found.problems.append(error)
-            continue
-        found.problems.extend(problems)
+            header, problems = None, (error,)
+        _add(found, name, *problems)
         if header is None:
             broken.add(name)
         else:
@@ -232,6 +230,13 @@ def _read_headers(found: Contents, present: Sequence[str]) -> set[str]:
     if missing:
         found.problems.append(_missing(found, missing))
     return broken
+
+
+def _add(found: Contents, name: str, *problems: CheckpointError) -> None:
+    """Add problems of one file; the path in a problem may be that of a blob in a cache."""
+    for problem in problems:
+        problem.data = {**problem.data, "file": name}
+        found.problems.append(problem)
 
 
 def _missing(found: Contents, missing: Sequence[str]) -> CheckpointError:
