@@ -22,7 +22,7 @@ from coli.engine.safetensors import Header, TensorInfo, examine_header
 from coli.errors import CheckpointError
 from coli.families.config_file import decode_text, read_config
 
-__all__ = ["INDEX", "Contents", "Index", "Note", "combined", "read_contents"]
+__all__ = ["INDEX", "Contents", "Index", "Note", "combined", "read_contents", "read_index"]
 
 INDEX_LIMIT_BYTES = 256 << 20
 INDEX = "model.safetensors.index.json"
@@ -76,7 +76,7 @@ def read_contents(folder: Path) -> Contents:
         found.problems.append(error)
         return found
     try:
-        found.index = _read_index(folder)
+        found.index = read_index(folder)
         found.names = sorted(set(found.index.weight_map.values())) if found.index else _without_index(found, present)
     except CheckpointError as error:
         found.problems.append(error)
@@ -131,7 +131,8 @@ def _read_config(found: Contents, name: str) -> dict[str, Any] | None:
     return file.data
 
 
-def _read_index(folder: Path) -> Index | None:
+def read_index(folder: Path) -> Index | None:
+    """Read the index of a folder, None when it has none. Raises CheckpointError."""
     if not os.path.lexists(folder / INDEX):
         return None
     path = child(folder, INDEX)
