@@ -144,7 +144,8 @@ def _next_data(descriptor: int, at: int, end: int) -> int:
     try:
         return min(end, os.lseek(descriptor, at, os.SEEK_DATA))
     except OSError as error:
-        return end if error.errno == errno.ENXIO else at  # ENXIO: a hole up to the end
+        # No data behind `at`: a hole up to the end of the file, or the file is not as long any more.
+        return max(at, min(end, os.fstat(descriptor).st_size)) if error.errno == errno.ENXIO else at
 
 
 def _find_zeros(block: Bytes, at: int, run: int | None, zeros: list[tuple[int, int]]) -> int | None:
