@@ -295,6 +295,33 @@ def test_files_that_hold_less_than_the_config_says(tmp_path: Path, registry: Reg
     assert {"checkpoint.missing-layers", "checkpoint.missing-experts"} <= set(codes(facts, "roles"))
 
 
+def rewrite(path: Path, change: dict[str, Any]) -> None:
+    """Change what a header says of some tensors; their bytes stay."""
+    raw = path.read_bytes()
+    length = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(raw[8 : 8 + length])
+    for name, fields in change.items():
+        header[name] |= fields
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
+
+
+def test_what_the_engine_would_refuse_is_known_before(tmp_path: Path, registry: Registry) -> None:
+    folder = demo(tmp_path)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    name = "layers.1.attn.wq_a.weight"
+    rewrite(folder / index[name], {name: {"shape": [256, 128]}})
+    facts = probe_checkpoint(folder, registry=registry)
+    (problem,) = facts.problems
+    assert (problem.code, problem.part, problem.status) == ("checkpoint.wrong-shape", "roles", "fail")
+    assert problem.evidence == "found F8_E4M3 [256, 128]; expected F8_E4M3 [128, 256]"
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hc_mult": 17, "o_groups": 3}))
+    (problem,) = probe_checkpoint(folder, registry=registry).problems
+    assert (problem.code, problem.part) == ("checkpoint.config", "config")
+    assert "hc_mult" in str(problem.evidence) and "o_groups" in str(problem.evidence)
+
+
 def test_a_mirror_that_lacks_a_file(tmp_path: Path, registry: Registry) -> None:
     folder, copy = model(tmp_path / "m"), tmp_path / "copy"
     shutil.copytree(folder, copy)
