@@ -79,6 +79,7 @@ def _facts(path: Path, expect: dict[str, Any], registry: Registry) -> dict[str, 
         }
     except FamilyError as error:
         facts |= {"family": None, "family_from": None, "error_kind": error.code.removeprefix("family.")}
+        facts |= {"nearest": error.data.get("nearest", ()), "known": list(error.data.get("known", ()))}
         if _asks_for_a_family(expect):
             errors.append(error)
     if path.is_dir():
