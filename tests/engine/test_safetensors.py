@@ -15,10 +15,10 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coli.engine.safetensors import DTYPE_BITS, read_header
+from coli.engine.safetensors import DTYPE_BITS, examine_header, read_header
 from coli.errors import CheckpointError
 
-CASES = Path(__file__).parent / "cases"
+CASES = Path(__file__).parent.parent / "cases"
 quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -109,7 +109,7 @@ REFUSED = {
     "three six-bit values": (frame(entry("F6_E3M2", "[3]", "[0,3]"), b"xyz"), "tensor-size"),
     "unknown dtype": (frame(entry("I4", "[2]", "[0,1]"), b"x"), "unknown-dtype"),
     "dtype in lower case": (frame(entry("u8"), b"x"), "unknown-dtype"),
-    "one byte missing": (frame(entry(shape="[2]", offsets="[0,2]"), b"x"), "truncated-shard"),
+    "one byte missing": (frame(entry(shape="[2]", offsets="[0,2]"), b"x"), "truncated"),
     "one byte too many": (frame(entry(), b"xy"), "trailing-bytes"),
     "empty tensor inside another": (
         frame(
@@ -263,6 +263,37 @@ def test_never_raises_anything_else_on_random_bytes(file: Path, content: bytes) 
     assert isinstance(ours(file, content), str) == (reference(content) is None)
 
 
+def spans(*offsets: tuple[int, int]) -> bytes:
+    return json.dumps(
+        {
+            f"t{n}": {"dtype": "U8", "shape": [max(0, last - first)], "data_offsets": [first, last]}
+            for n, (first, last) in enumerate(offsets)
+        }
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    ("offsets", "size", "codes"),
+    [
+        # a tensor inside another does not hide where the other ends
+        (((0, 10), (2, 4), (10, 12)), 12, ["overlap"]),
+        (((0, 10), (2, 4), (3, 6), (10, 12)), 11, ["overlap", "overlap", "truncated"]),
+        # a wild offset is one fault, not missing bytes as well
+        (((0, 4), (2**40, 2**40 + 4)), 4, ["hole"]),
+        (((0, 4), (8, 6)), 4, ["offsets"]),
+        (((0, 4), (4, 8)), 9, ["trailing-bytes"]),
+        (tuple((0, 4) for _ in range(50)), 4, ["overlap"] * 20 + ["header"]),
+    ],
+)
+def test_every_fault_of_a_header_is_told_once(
+    file: Path, offsets: tuple[tuple[int, int], ...], size: int, codes: list[str]
+) -> None:
+    file.write_bytes(frame(spans(*offsets), bytes(size)))
+    _, problems = examine_header(file)
+    assert [problem.code.removeprefix("checkpoint.") for problem in problems] == codes
+    assert ours(file, file.read_bytes()) == problems[0].code
+
+
 @pytest.mark.parametrize("length", [2**63 - 1, 2**64 - 1, 100_000_001, 99_999_999, 2**40])
 def test_a_length_allocates_nothing(file: Path, length: int) -> None:
     file.write_bytes(struct.pack("<Q", length) + b'{"a":' + b" " * 100)
@@ -322,37 +353,37 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
 
 
 def test_new_dtypes_have_the_right_sizes() -> None:
-    header = read_header(CASES / "W06" / "model.safetensors")
-    expect = json.loads((CASES / "W06" / "expected.json").read_text())["expect"]
+    header = read_header(CASES / "A-W06" / "model.safetensors")
+    expect = json.loads((CASES / "A-W06" / "expected.json").read_text())["expect"]
     assert {name: info.nbytes for name, info in header.tensors.items()} == expect["tensor_bytes"]
 
 
 def test_shared_bytes_are_refused_with_both_names() -> None:
     with pytest.raises(CheckpointError) as caught:
-        read_header(CASES / "W07" / "model.safetensors")
+        read_header(CASES / "A-W07" / "model.safetensors")
     assert caught.value.code == "checkpoint.overlap"
     assert "k_proj.weight" in str(caught.value)
     assert "v_proj.weight" in str(caught.value)
 
 
 def test_absurd_lengths_are_told_apart() -> None:
-    expect = json.loads((CASES / "W08" / "expected.json").read_text())["expect"]
+    expect = json.loads((CASES / "A-W08" / "expected.json").read_text())["expect"]
     assert len(expect) == 6
     for name, verdict in expect.items():
         with pytest.raises(CheckpointError) as caught:
-            read_header(CASES / "W08" / f"{name}.safetensors")
+            read_header(CASES / "A-W08" / f"{name}.safetensors")
         assert caught.value.code == "checkpoint." + verdict.removeprefix("fail:")
 
 
 def test_odd_but_valid_files_load() -> None:
-    expect = json.loads((CASES / "W10" / "expected.json").read_text())["expect"]
+    expect = json.loads((CASES / "A-W10" / "expected.json").read_text())["expect"]
     for name in ("e1", "e2", "e3", "e4", "e5", "e6"):
-        header = read_header(CASES / "W10" / f"{name}.safetensors")
+        header = read_header(CASES / "A-W10" / f"{name}.safetensors")
         assert len(header.tensors) == expect[name]["tensors"]
         assert header.header_bytes == expect[name].get("header_bytes", header.header_bytes)
 
 
 def test_trailing_bytes_are_counted() -> None:
     with pytest.raises(CheckpointError, match="64 bytes after the last tensor") as caught:
-        read_header(CASES / "W11" / "model.safetensors")
+        read_header(CASES / "A-W11" / "model.safetensors")
     assert caught.value.code == "checkpoint.trailing-bytes"
