@@ -27,7 +27,7 @@ class Search:
     ``path``: folders of COLI_BACKEND_PATH. ``data_folder``: holds one folder a build cell. ``cache_folder``: kept
     answers of child processes, None: none are kept. ``library_path``: folders where the system's loader looks first
     (LD_LIBRARY_PATH). ``environment``: what the driver's tools are run with; PATH and CUDA_VISIBLE_DEVICES count.
-    ``root``: below it driver and devices are looked for.
+    ``root``: below it driver and devices are looked for. ``keeps``: new answers are kept; a doctor only reads them.
     """
 
     selection: str | None = None
@@ -39,6 +39,7 @@ class Search:
     library_path: tuple[Path, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     root: Path = Path("/")
+    keeps: bool = True
 
 
 def default_search(

@@ -17,7 +17,15 @@ from coli.backends.manifest import SCHEMA, Manifest, ManifestError, file_sha256,
 from coli.backends.probe import Answer
 from coli.backends.trace import Finding, not_run, ok, refused
 
-__all__ = ["check_container", "check_cpu", "check_dependencies", "check_file", "check_manifest", "judge_answer"]
+__all__ = [
+    "check_container",
+    "check_cpu",
+    "check_dependencies",
+    "check_file",
+    "check_manifest",
+    "declined_stages",
+    "judge_answer",
+]
 
 
 def _is_private_group(uid: int, gid: int) -> bool:
@@ -183,6 +191,12 @@ def _ended_early(answer: Answer, gate: str, doing: str) -> Finding:
     return refused(
         gate, code, what, expected="an answer", fix="the library is broken: build it again or use another one"
     )
+
+
+def declined_stages(answer: Answer) -> tuple[str, ...]:
+    """Return the stages that a library declined in the canary: the next backend of the chain serves them."""
+    declined = answer.steps.get("canary", {}).get("declined") or ()
+    return tuple(str(stage) for stage in declined)
 
 
 def judge_answer(answer: Answer) -> tuple[Finding, ...]:

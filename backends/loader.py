@@ -69,10 +69,10 @@ class Loaded:
 class Machine:
     """What the gates judge against: the CPU, and driver and devices, looked for when the first CUDA library asks."""
 
-    def __init__(self, cpu: Cpu, search: Search) -> None:
+    def __init__(self, cpu: Cpu, search: Search, devices: DeviceFacts | None = None) -> None:
         self.cpu = cpu
         self._search = search
-        self._devices: DeviceFacts | None = None
+        self._devices = devices
 
     @property
     def seen(self) -> DeviceFacts | None:
@@ -127,8 +127,8 @@ def examine(
     if broken is not None or sha256 is None:
         late = (not_run(gate, broken or "manifest") for gate in GATES[len(findings) :])
         return CandidateTrace(candidate, (*findings, *late), kind=kind)
-    judged, cached = _answer(path, sha256, kind, served, machine, search, canary, deadline_s)
-    return CandidateTrace(candidate, (*findings, *judged), cached, kind, tuple(s.device for s in served))
+    judged, declined, cached = _answer(path, sha256, kind, served, machine, search, canary, deadline_s)
+    return CandidateTrace(candidate, (*findings, *judged), cached, kind, tuple(s.device for s in served), declined)
 
 
 _DEVICE_GATES = ("driver", "devices", "architecture")
@@ -160,7 +160,7 @@ def _answer(
     search: Search,
     canary: Path,
     deadline_s: float,
-) -> tuple[tuple[Finding, ...], bool]:
+) -> tuple[tuple[Finding, ...], tuple[str, ...], bool]:
     cpu = machine.cpu
     on: tuple[str, ...] = (kind, cpu.machine, *sorted(cpu.flags or ()))
     environment: dict[str, str] | None = None
@@ -173,12 +173,13 @@ def _answer(
     kept: Answer | None = read_cached(search.cache_folder, key)
     if kept is not None:
         try:
-            return gates.judge_answer(kept), True
+            return gates.judge_answer(kept), gates.declined_stages(kept), True
         except (KeyError, TypeError, ValueError, AttributeError):
             kept = None  # damaged: ask again and replace it
     answer = probe_library(path, canary, deadline_s, kind, environment)
-    write_cached(search.cache_folder, key, answer)
-    return gates.judge_answer(answer), False
+    if search.keeps:
+        write_cached(search.cache_folder, key, answer)
+    return gates.judge_answer(answer), gates.declined_stages(answer), False
 
 
 def survey(
@@ -187,13 +188,15 @@ def survey(
     canary: Path = CANARY,
     deadline_s: float = DEADLINE_S,
     with_devices: bool = False,
+    devices: DeviceFacts | None = None,
 ) -> Trace:
     """Examine all candidates and decide. Never raises for what it finds; the trace has it.
 
-    ``with_devices``: look for driver and devices even when no library asks for them.
+    ``with_devices``: look for driver and devices even when no library asks for them. ``devices``: what was found
+    already.
     """
     cpu = cpu or cpu_level()
-    machine = Machine(cpu, search)
+    machine = Machine(cpu, search, devices)
     places, candidates = find_candidates(search)
     traces = tuple(examine(candidate, machine, search, canary, deadline_s) for candidate in candidates)
     trace = Trace(f"{cpu.machine}, {cpu.best}", search.selection, places, traces)

@@ -86,6 +86,7 @@ class CandidateTrace:
     cached: bool = False
     kind: str = ""  # of the manifest: cpu or cuda
     devices: tuple[VisibleDevice, ...] = ()  # those that a CUDA library serves
+    declined: tuple[str, ...] = ()  # stages that it left to the CPU in the canary
 
     @property
     def refusal(self) -> Finding | None:
@@ -107,6 +108,7 @@ class CandidateTrace:
             "devices": [device.name for device in self.devices],
             "verdict": "ok" if self.accepted else "refused",
             "cached": self.cached,
+            "declined_stages": list(self.declined),
             "gates": [finding.as_dict() for finding in self.findings],
         }
 
