@@ -21,7 +21,7 @@ from coli.backends.loader import Loaded, load
 from coli.engine.checkpoint import Checkpoint
 from coli.engine.generation import TextStream, TokenStream, eos_ids_of
 from coli.engine.host_cpu import default_threads
-from coli.engine.host_memory import probe_host_memory, resident_bytes
+from coli.engine.host_memory import probe_host_memory, ram_budget_bytes, resident_bytes
 from coli.engine.ledger import Item, Ledger
 from coli.engine.location import child, find_snapshot
 from coli.engine.sampling import Sampler, SamplingChoice, resolve_sampling
@@ -45,9 +45,6 @@ Floats = npt.NDArray[np.float32]
 # Logits in float32 and what sampling makes of them in float64 (values, order, probabilities, sums), per vocabulary
 # entry.
 _BYTES_PER_LOGIT = 4 + 6 * 8
-# Left alone when no --ram says otherwise: other programs breathe, and reads go through the page cache.
-_LEFT_FREE_SHARE = 16
-_LEFT_FREE_LEAST_BYTES = 512 << 20
 _RUNTIME_STEP_BYTES = 4 << 20
 
 
@@ -367,10 +364,7 @@ def _context(context: int | None, resolution: Resolution) -> int:
 def _limit(ram: int | str | None) -> int:
     if ram is not None:
         return parse_size(ram) if isinstance(ram, str) else ram
-    memory = probe_host_memory()
-    # What this process holds already is part of the budget, and of what is not available any more.
-    left_free = max(_LEFT_FREE_LEAST_BYTES, memory.total_bytes // _LEFT_FREE_SHARE)
-    return max(0, memory.available_bytes + resident_bytes() - left_free)
+    return ram_budget_bytes(probe_host_memory(), resident_bytes())
 
 
 def _token_array(ids: Sequence[int]) -> npt.NDArray[np.int32]:
