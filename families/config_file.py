@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from coli.errors import CheckpointError
 
-__all__ = ["MAX_CONFIG_BYTES", "ConfigFile", "read_config"]
+__all__ = ["MAX_CONFIG_BYTES", "ConfigFile", "decode_text", "read_config"]
 
 # Real ones are 2 KB to 2 MB (the large ones list every quantized layer).
 MAX_CONFIG_BYTES = 16 * 1024 * 1024
@@ -28,18 +29,12 @@ class ConfigFile(NamedTuple):
 def read_config(path: Path) -> ConfigFile:
     """Read the `config.json` at a path (a file, or the folder it lies in).
 
-    A byte order mark, CRLF and Infinity are accepted and noted. Raises CheckpointError: missing, too large, not UTF-8,
-    not JSON, not an object, NaN (`checkpoint.non-finite`, with the field).
+    A byte order mark (of UTF-16 too), CRLF, repeated keys and Infinity are accepted and noted. Raises CheckpointError:
+    missing, too large, not UTF-8, not JSON, not an object, NaN (`checkpoint.non-finite`, with the field).
     """
     file = path / "config.json" if path.is_dir() else path
     raw = _read(file)
-    notes: list[str] = []
-    if raw.startswith(b"\xef\xbb\xbf"):
-        raw = raw[3:]
-        notes.append("starts with a byte order mark")
-    if b"\r\n" in raw:
-        notes.append("has CRLF line ends")
-    text = _decode(file, raw)
+    text, notes = decode_text(file, raw)
     repeated: list[str] = []
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -52,7 +47,8 @@ def read_config(path: Path) -> ConfigFile:
     try:
         data = json.loads(text, object_pairs_hook=pairs)
     except json.JSONDecodeError as error:
-        raise _broken(file, f"line {error.lineno}, column {error.colno}: {error.msg}", _hint(raw)) from None
+        where = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        raise _broken(file, where, _hint(raw) or _foreign_syntax(text, error.pos)) from None
     except (RecursionError, ValueError) as error:
         raise _broken(file, f"{type(error).__name__}: {error}"[:200], None) from None
     if not isinstance(data, dict):
@@ -67,6 +63,7 @@ def read_config(path: Path) -> ConfigFile:
                 expected="a finite value",
                 fix=f"take the {file.name} of the original checkpoint",
                 code="checkpoint.non-finite",
+                data={"field": field},
             )
         notes.append(f"{field} is {value}")
     if len(notes) > MAX_NOTES:
@@ -96,11 +93,54 @@ def _read(file: Path) -> bytes:
     return raw
 
 
-def _decode(file: Path, raw: bytes) -> str:
+# The longer marks first: that of UTF-32 starts with that of UTF-16.
+_MARKS = (
+    (b"\xef\xbb\xbf", "utf-8", "starts with a byte order mark"),
+    (b"\xff\xfe\0\0", "utf-32-le", "is UTF-32 text"),
+    (b"\0\0\xfe\xff", "utf-32-be", "is UTF-32 text"),
+    (b"\xff\xfe", "utf-16-le", "is UTF-16 text"),
+    (b"\xfe\xff", "utf-16-be", "is UTF-16 text"),
+)
+
+
+def decode_text(file: Path, raw: bytes) -> tuple[str, list[str]]:
+    """Return the text of a JSON file, and what is unusual about it. Raises CheckpointError for another encoding."""
+    mark, encoding, said = next((m for m in _MARKS if raw.startswith(m[0])), (b"", "utf-8", ""))
     try:
-        return raw.decode("utf-8")
+        text = raw[len(mark) :].decode(encoding)
     except UnicodeDecodeError as error:
-        raise _broken(file, f"byte {error.start} is not UTF-8", "UTF-8 text") from None
+        observed = f"byte {error.start + len(mark)} is not {encoding.upper()}"
+        raise _broken(file, observed, "UTF-8 text") from None
+    notes = [said] if said else []
+    if "\r\n" in text:
+        notes.append("has CRLF line ends")
+    return text, notes
+
+
+_PYTHON_WORDS = re.compile(r"(True|False|None)\b")
+
+
+def _foreign_syntax(text: str, at: int) -> str | None:
+    """Say what a text that is nearly JSON has at the place where it stops being JSON."""
+    rest, before = text[at : at + 16], text[:at].rstrip()
+    plain = None
+    if rest.startswith(("//", "/*", "#")):
+        plain = "comments are not part of JSON: take them out"
+    elif (rest[:1] in ("}", "]") and before.endswith(",")) or (
+        rest[:1] == "," and text[at + 1 :].lstrip()[:1] in ("}", "]")
+    ):
+        plain = "no comma after the last entry"
+    elif rest.startswith("'"):
+        plain = 'names and texts in double quotes: "..."'
+    elif _PYTHON_WORDS.match(rest):
+        plain = "true, false and null: this is how Python writes them"
+    elif before and not rest:
+        plain = "the rest of the file: it is cut off"
+    elif rest.startswith(("<<<<<<<", "=======", ">>>>>>>")):
+        plain = "one version of the text: these are marks of an unfinished git merge"
+    elif rest.startswith("\0"):
+        plain = "text: from here on the file is filled with zeros, as an unfinished copy leaves it"
+    return plain
 
 
 def _hint(raw: bytes) -> str | None:

@@ -69,6 +69,7 @@ class Resolution(NamedTuple):
             expected="a family with an engine",
             fix="install a plugin that provides an engine for it; `coli families` lists what is installed",
             code="family.no-engine",
+            data={"family": self.descriptor.id},
         )
 
 
@@ -156,7 +157,7 @@ class Registry:
     def _resolve(self, config: Mapping[str, Any], subject: str, why: list[str]) -> Resolution:
         model_type = config.get("model_type")
         classes = _classes(config)
-        if "model_type" in config and not isinstance(model_type, str):
+        if model_type is not None and not isinstance(model_type, str):
             raise FamilyError(
                 subject,
                 "model_type must be a text",
@@ -250,11 +251,14 @@ class Registry:
             expected=f"perhaps {near}" if near else "one of the types of `coli families`",
             fix=fix,
             code="family.unknown-type",
+            data={"model_type": model_type, "architectures": classes, "nearest": near, "known": tuple(self._by_type)},
         )
 
 
 def _classes(config: Mapping[str, Any]) -> tuple[str, ...]:
     value = config.get("architectures")
+    if isinstance(value, str):
+        value = [value]
     if not isinstance(value, list):
         return ()
     # Printed in errors: what a stranger's config says must not move the cursor.

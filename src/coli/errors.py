@@ -11,6 +11,9 @@ ColiError                 exit 1: the model or the machine cannot
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 __all__ = [
     "BackendRefused",
     "BudgetError",
@@ -42,7 +45,8 @@ class ColiError(Exception):
     """Describe one refusal.
 
     ``subject``: the object (a path, an option, a tensor name). ``rule``: what must hold. ``observed``, ``expected``:
-    values. ``fix``: what to do next. ``code``: stable dotted id, for example ``checkpoint.truncated-shard``.
+    values. ``fix``: what to do next. ``code``: stable dotted id, for example ``checkpoint.truncated``. ``data``: names
+    and numbers for programs, for example ``missing_bytes``.
     """
 
     exit_code = 1
@@ -57,7 +61,9 @@ class ColiError(Exception):
         expected: str | None = None,
         fix: str | None = None,
         code: str | None = None,
+        data: Mapping[str, Any] | None = None,
     ) -> None:
+        self.data: Mapping[str, Any] = data or {}
         self.subject = subject
         self.rule = rule
         self.observed = observed

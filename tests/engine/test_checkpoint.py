@@ -128,7 +128,7 @@ def test_a_file_that_shrinks_while_open_is_named_with_the_tensor(tmp_path: Path)
 
 def test_a_cut_shard_tells_how_much_is_missing() -> None:
     error = refusal(CASES / "W01")
-    assert error.code == "checkpoint.truncated-shard"
+    assert error.code == "checkpoint.truncated"
     assert error.subject.endswith("model-00002-of-00002.safetensors")
     assert "96 bytes are missing" in error.rule
     assert (error.observed, error.expected) == ("5496 bytes", "5592 bytes")

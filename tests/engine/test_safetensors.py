@@ -109,7 +109,7 @@ REFUSED = {
     "three six-bit values": (frame(entry("F6_E3M2", "[3]", "[0,3]"), b"xyz"), "tensor-size"),
     "unknown dtype": (frame(entry("I4", "[2]", "[0,1]"), b"x"), "unknown-dtype"),
     "dtype in lower case": (frame(entry("u8"), b"x"), "unknown-dtype"),
-    "one byte missing": (frame(entry(shape="[2]", offsets="[0,2]"), b"x"), "truncated-shard"),
+    "one byte missing": (frame(entry(shape="[2]", offsets="[0,2]"), b"x"), "truncated"),
     "one byte too many": (frame(entry(), b"xy"), "trailing-bytes"),
     "empty tensor inside another": (
         frame(

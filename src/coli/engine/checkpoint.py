@@ -3,44 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from coli.engine.location import child, find_snapshot, readable
-from coli.engine.safetensors import Header, TensorInfo, read_header
+from coli.engine.contents import Note, combined, read_contents
+from coli.engine.location import find_snapshot, readable
+from coli.engine.safetensors import Header, TensorInfo
 from coli.errors import CheckpointError
-from coli.families.config_file import read_config
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["Checkpoint", "Note"]
-
-INDEX_LIMIT_BYTES = 256 << 20
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
-_NUMBERED = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
-
-
-class Note(NamedTuple):
-    """Something odd that changes nothing: ``code`` is stable, ``subject`` a file or tensor."""
-
-    code: str
-    subject: str
-    text: str
-
-
-class _Index(msgspec.Struct):
-    weight_map: dict[str, str]
-    metadata: dict[str, Any] | None = None
 
 
 class Checkpoint:
@@ -79,22 +60,11 @@ class Checkpoint:
         Raises CheckpointError with every file that is missing or broken.
         """
         folder = find_snapshot(Path(path))
-        with readable(folder):
-            return cls._read(folder)
-
-    @classmethod
-    def _read(cls, folder: Path) -> Checkpoint:
-        notes: list[Note] = []
-        config = _read_config(folder, "config.json", notes)
-        generation_config = None
-        if os.path.lexists(folder / "generation_config.json"):
-            generation_config = _read_config(folder, "generation_config.json", notes)
-        index = _read_index(folder)
-        names = sorted(set(index.weight_map.values())) if index else [_single_file(folder)]
-        headers = _read_headers(folder, names)
-        tensors = _join(folder, headers, index, notes)
-        _note_strays(folder, set(names), notes)
-        return cls(folder, config, generation_config, tensors, list(headers.values()), notes)
+        contents = read_contents(folder)
+        if contents.config is None or contents.problems:
+            raise combined(folder, contents.problems)
+        shards = list(contents.headers.values())
+        return cls(folder, contents.config, contents.generation_config, contents.tensors, shards, tuple(contents.notes))
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -208,202 +178,3 @@ class Checkpoint:
 def _close_all(descriptors: dict[Path, int]) -> None:
     while descriptors:
         os.close(descriptors.popitem()[1])
-
-
-def _read_config(folder: Path, name: str, notes: list[Note]) -> dict[str, Any]:
-    file = read_config(child(folder, name))
-    notes.extend(Note("checkpoint.config", name, text) for text in file.notes)
-    return file.data
-
-
-def _read_index(folder: Path) -> _Index | None:
-    if not os.path.lexists(folder / _INDEX):
-        return None
-    path = child(folder, _INDEX)
-    try:
-        with path.open("rb") as file:
-            raw = file.read(min(path.stat().st_size, INDEX_LIMIT_BYTES) + 1)
-        if len(raw) > INDEX_LIMIT_BYTES:
-            raise ValueError(f"larger than {INDEX_LIMIT_BYTES} bytes")
-        index = msgspec.json.decode(raw, type=_Index)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError) as error:
-        raise CheckpointError(
-            str(path),
-            "the index must be a JSON object whose weight_map gives the file of each tensor",
-            observed=str(error),
-            fix="download this file again",
-            code="checkpoint.index",
-        ) from error
-    if not index.weight_map:
-        raise CheckpointError(
-            str(path), "the weight_map is empty", fix="download this file again", code="checkpoint.index"
-        )
-    for name in set(index.weight_map.values()):
-        # An index is untrusted: it must not make the program open files outside of the folder.
-        if Path(name).name != name or "\\" in name or "\0" in name or not name.endswith(".safetensors"):
-            raise CheckpointError(
-                str(path),
-                "the index must name .safetensors files in its own folder",
-                observed=repr(name[:200]),
-                code="checkpoint.index",
-            )
-    return index
-
-
-def _single_file(folder: Path) -> str:
-    if os.path.lexists(folder / _SINGLE):
-        return _SINGLE
-    present = sorted(entry.name for entry in folder.iterdir())
-    numbered = [name for name in present if _NUMBERED.fullmatch(name)]
-    if numbered:
-        raise CheckpointError(
-            str(folder / _INDEX),
-            "the index of the weight files is missing",
-            observed=f"{len(numbered)} weight files, {numbered[0]} to {numbered[-1]}",
-            fix="download model.safetensors.index.json from the same place",
-            code="checkpoint.missing-index",
-        )
-    others = [
-        name for name in present if name.endswith((".safetensors", ".bin", ".pt", ".pth", ".gguf", ".incomplete"))
-    ]
-    raise CheckpointError(
-        str(folder),
-        "the folder holds no weights",
-        observed=", ".join(others[:8]) or "no weight files of any kind",
-        expected=f"{_INDEX} with its files, or {_SINGLE}",
-        fix="download the safetensors files of the model",
-        code="checkpoint.no-weights",
-    )
-
-
-def _read_headers(folder: Path, names: Sequence[str]) -> dict[str, Header]:
-    headers: dict[str, Header] = {}
-    problems: list[CheckpointError] = []
-    missing: list[str] = []
-    for name in names:
-        try:
-            if os.path.lexists(folder / name):
-                headers[name] = read_header(child(folder, name))
-            elif any(folder.glob(f"{name}*.incomplete")):
-                headers[name] = read_header(next(folder.glob(f"{name}*.incomplete")))
-            else:
-                missing.append(name)
-        except CheckpointError as error:
-            problems.append(error)
-    if missing:
-        problems.append(
-            CheckpointError(
-                str(folder),
-                f"{len(missing)} of {len(names)} weight files are missing",
-                observed=f"not there: {', '.join(missing[:20])}"
-                + (f" and {len(missing) - 20} more" if len(missing) > 20 else ""),
-                fix=_how_to_fetch(folder, missing),
-                code="checkpoint.missing-shard",
-            )
-        )
-    if problems:
-        raise _combined(folder, problems)
-    return headers
-
-
-def _how_to_fetch(folder: Path, missing: Sequence[str]) -> str:
-    repository = folder.parent.parent.name
-    if folder.parent.name == "snapshots" and repository.startswith("models--"):
-        # In a cache the hub's own tool knows the place; files copied beside its links would be a second truth.
-        name = repository.removeprefix("models--").replace("--", "/", 1)
-        return f"`hf download {name}` fetches what is missing; what is there is kept"
-    return (
-        f"download just {'that file' if len(missing) == 1 else 'those files'}, for example "
-        f"`hf download REPOSITORY {missing[0]} --local-dir {folder}`"
-    )
-
-
-def _combined(folder: Path, problems: Sequence[CheckpointError]) -> CheckpointError:
-    """Return one error for all: a user who must fetch ten files should learn it at once."""
-    first = problems[0]
-    if len(problems) == 1:
-        return first
-    lines = [f"{Path(p.subject).name}: {p.rule}" + (f" ({p.observed})" if p.observed else "") for p in problems[:20]]
-    if len(problems) > 20:
-        lines.append(f"and {len(problems) - 20} more")
-    return CheckpointError(
-        str(folder),
-        f"{len(problems)} problems with the weight files",
-        observed="\n            ".join(lines),
-        fix=first.fix,
-        code=first.code,
-    )
-
-
-def _join(
-    folder: Path, headers: Mapping[str, Header], index: _Index | None, notes: list[Note]
-) -> dict[str, TensorInfo]:
-    """Join the headers into one table; where the index says something else, the headers are right."""
-    weight_map: Mapping[str, str] = index.weight_map if index else {}
-    found: dict[str, str] = {}
-    tensors: dict[str, TensorInfo] = {}
-    unlisted = 0
-    for file, header in headers.items():
-        for name, info in header.tensors.items():
-            claimed = weight_map.get(name)
-            if name in found:  # two files hold it: only the index can tell which one counts
-                if claimed not in (file, found[name]):
-                    raise _twice(folder, name, found[name], file)
-                notes.append(
-                    Note("checkpoint.tensor-twice", name, f"in {found[name]} and {file}; the index names {claimed}")
-                )
-                if claimed != file:
-                    continue
-            unlisted += index is not None and claimed is None
-            found[name] = file
-            tensors[name] = info
-    if unlisted:
-        notes.append(
-            Note("checkpoint.unlisted-tensors", _INDEX, f"{unlisted} tensors in the files are not in the index")
-        )
-    if index is not None:
-        _compare(folder, index, found, tensors, notes)
-    return tensors
-
-
-def _twice(folder: Path, name: str, first: str, second: str) -> CheckpointError:
-    return CheckpointError(
-        f"{folder}: {name}",
-        "two weight files hold this tensor and the index names neither",
-        observed=f"{first} and {second}",
-        fix="remove the files of the other release from the folder",
-        code="checkpoint.tensor-twice",
-    )
-
-
-def _compare(
-    folder: Path, index: _Index, found: Mapping[str, str], tensors: Mapping[str, TensorInfo], notes: list[Note]
-) -> None:
-    absent = [name for name in index.weight_map if name not in found]
-    misplaced = [name for name, file in index.weight_map.items() if found.get(name, file) != file]
-    if absent:
-        shown = ", ".join(f"{name} ({index.weight_map[name]})" for name in absent[:10])
-        raise CheckpointError(
-            str(folder / _INDEX),
-            f"{len(absent)} tensors of the index are in none of the weight files",
-            observed=shown
-            + (f" and {len(absent) - 10} more" if len(absent) > 10 else "")
-            + (
-                f"; {len(misplaced)} others are in another file than it says, first {misplaced[0]}" if misplaced else ""
-            ),
-            fix="index and weight files are of different releases: download both again",
-            code="checkpoint.absent-tensor",
-        )
-    for name in misplaced:
-        text = f"the index says {index.weight_map[name]}, it is in {found[name]}"
-        notes.append(Note("checkpoint.misplaced-tensor", name, text))
-    claimed = (index.metadata or {}).get("total_size")
-    total = sum(info.nbytes for info in tensors.values())
-    if isinstance(claimed, int) and claimed != total:
-        notes.append(Note("checkpoint.total-size", _INDEX, f"the index says {claimed} bytes, the tensors have {total}"))
-
-
-def _note_strays(folder: Path, used: set[str], notes: list[Note]) -> None:
-    for entry in sorted(folder.iterdir()):
-        if entry.name not in used and entry.name.endswith((".safetensors", ".incomplete")):
-            notes.append(Note("checkpoint.ignored-file", entry.name, "not part of the model, ignored"))

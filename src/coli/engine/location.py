@@ -16,7 +16,7 @@ __all__ = ["child", "find_snapshot", "readable"]
 _REVISION = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
 _REPOSITORY = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*/[0-9A-Za-z][0-9A-Za-z._-]*")  # owner/name, as hubs have it
 _GGUF = "GGUF is not read: download the release of the model that has config.json and .safetensors files"
-_TEXT_LINK = re.compile(rb"\.\./\.\./blobs/([0-9a-f]{40,64})\s*")
+_TEXT_LINK = re.compile(rb"\.\.[/\\]\.\.[/\\]blobs[/\\]([0-9A-Za-z]{6,64})\s*")  # no dots: never out of the folder
 
 
 _FIXES = {
@@ -161,6 +161,7 @@ def child(folder: Path, name: str) -> Path:
             observed=f"{partial[0].stat().st_size} bytes in {partial[0].name}",
             fix="download the model again; the download resumes where it stopped",
             code="checkpoint.incomplete-download",
+            data={"have_bytes": partial[0].stat().st_size, "partial": partial[0].name},
         )
     raise CheckpointError(
         str(folder / name),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,14 +17,15 @@ from typing import Any
 
 import msgspec
 
+from coli.engine.foreign import SNIFF_BYTES, foreign_content
 from coli.engine.location import readable
 from coli.errors import CheckpointError
 
-__all__ = ["DTYPE_BITS", "HEADER_LIMIT_BYTES", "Header", "TensorInfo", "read_header"]
+__all__ = ["DTYPE_BITS", "HEADER_LIMIT_BYTES", "Header", "TensorInfo", "examine_header", "read_header"]
 
 HEADER_LIMIT_BYTES = 100_000_000
 _LENGTH_BYTES = 8
-_SNIFF_BYTES = 512
+_MOST_PROBLEMS = 20  # of one file, each with a text of its own; the rest is a number
 _U64_MAX = 2**64 - 1
 _METADATA = "__metadata__"
 
@@ -93,7 +93,32 @@ def read_header(path: Path | str) -> Header:
     Allocates in proportion to the header, which is at most 100 MB and never longer than the file. Raises
     CheckpointError, with the file and the tensor, for every file that the reference library refuses.
     """
+    header, problems = examine_header(path)
+    if header is None or problems:
+        raise problems[0]
+    return header
+
+
+def examine_header(path: Path | str) -> tuple[Header | None, tuple[CheckpointError, ...]]:
+    """Read a header as `read_header` does, and return every reason to refuse the file instead of raising the first.
+
+    A header with problems holds the tensors as they are declared; it is None when it cannot be parsed.
+    """
     path = Path(path)
+    problems: list[CheckpointError] = []
+    try:
+        length, file_bytes, entries, metadata = _read(path)
+    except CheckpointError as error:
+        return None, (error,)
+    tensors, end = _place(path, entries, _LENGTH_BYTES + length, problems)
+    if not any(error.code in ("checkpoint.offsets", "checkpoint.hole") for error in problems):
+        # A wild offset would count as missing bytes.
+        _check_size(path, tensors, _LENGTH_BYTES + length + end, file_bytes, problems)
+    return Header(path, tensors, metadata, length, file_bytes), tuple(problems)
+
+
+def _read(path: Path) -> tuple[int, int, dict[str, _Entry], dict[str, str]]:
+    """Return the length of the header, that of the file, and what the header says."""
     if path.name.endswith(".incomplete"):
         raise CheckpointError(
             str(path),
@@ -106,14 +131,12 @@ def read_header(path: Path | str) -> Header:
             raise CheckpointError(str(path), "a weight file must be a regular file", code="checkpoint.not-a-file")
         with path.open("rb", buffering=0) as file:
             file_bytes = os.fstat(file.fileno()).st_size
-            start = file.read(_SNIFF_BYTES)
+            start = file.read(SNIFF_BYTES)
             length = _header_length(path, start, file_bytes)
             file.seek(_LENGTH_BYTES)
             raw = _read_exactly(path, file, length)
     entries, metadata = _parse(path, raw)
-    tensors, data_bytes = _place(path, entries, _LENGTH_BYTES + length)
-    _check_size(path, tensors, _LENGTH_BYTES + length + data_bytes, file_bytes)
-    return Header(path, tensors, metadata, length, file_bytes)
+    return length, file_bytes, entries, metadata
 
 
 def _header_length(path: Path, start: bytes, file_bytes: int) -> int:
@@ -125,11 +148,14 @@ def _header_length(path: Path, start: bytes, file_bytes: int) -> int:
             expected=f"at least {_LENGTH_BYTES} bytes and a header",
             fix="download this file again",
             code="checkpoint.too-short",
+            data={"file_bytes": file_bytes},
         )
     length = int.from_bytes(start[:_LENGTH_BYTES], "little")
     if 0 < length <= min(HEADER_LIMIT_BYTES, file_bytes - _LENGTH_BYTES):
         return length
-    _refuse_other_content(path, start, file_bytes)
+    other = foreign_content(path, start, file_bytes)
+    if other is not None:
+        raise other
     if length == 0:
         zeros = len(start) > _LENGTH_BYTES and not start.strip(b"\0")
         raise CheckpointError(
@@ -150,61 +176,8 @@ def _header_length(path: Path, start: bytes, file_bytes: int) -> int:
         expected=expected,
         fix="download this file again: it is cut off or not a safetensors file",
         code="checkpoint.header-length",
+        data={"header_bytes": length, "file_bytes": file_bytes},
     )
-
-
-_LFS_POINTER = re.compile(
-    rb"version https://git-lfs\.github\.com/spec/[^\n]*\n(?:[^\n]*\n)*?size (\d{1,20})\s*", re.ASCII
-)
-_FOREIGN: tuple[tuple[bytes, str], ...] = (
-    (b"GGUF", "a GGUF file"),
-    (b"PK\x03\x04", "a zip archive, as PyTorch writes its .bin and .pt files"),
-    (b"\x1f\x8b", "a gzip archive"),
-    (b"\x80\x02", "a pickle, as PyTorch wrote its older files"),
-)
-
-
-def _refuse_other_content(path: Path, start: bytes, file_bytes: int) -> None:
-    """Name what lies in the place of the weights, if it is something known."""
-    text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if text.startswith(b"version https://git-lfs"):
-        match = _LFS_POINTER.match(text)
-        size = f", which stands for {int(match[1])} bytes" if match else ""
-        raise CheckpointError(
-            str(path),
-            "this is a Git LFS pointer, not the weights: the content was not fetched",
-            observed=f"a text of {file_bytes} bytes{size}",
-            expected=f"{int(match[1])} bytes" if match else "a safetensors file",
-            fix="run `git lfs install` and `git lfs pull` in the clone, or download the file itself",
-            code="checkpoint.git-lfs-pointer",
-        )
-    lower = text[:64].lower()
-    if lower.startswith((b"<!doctype html", b"<html", b"<head", b"<?xml", b"<body")):
-        raise CheckpointError(
-            str(path),
-            "this is a web page that was saved in the place of the weights",
-            observed=f"{file_bytes} bytes of HTML",
-            fix="download the file itself (log in first, if the model asks for it)",
-            code="checkpoint.html-page",
-        )
-    if lower.startswith(
-        (b'{"error', b"entry not found", b"invalid username", b"access to model", b"repository not found")
-    ):
-        raise CheckpointError(
-            str(path),
-            "this is a server's error message that was saved in the place of the weights",
-            observed=repr(text[:80].decode("utf-8", "replace")),
-            fix="download the file itself (log in first, if the model asks for it)",
-            code="checkpoint.error-page",
-        )
-    for magic, what in _FOREIGN:
-        if start.startswith(magic):
-            raise CheckpointError(
-                str(path),
-                f"this is {what}, not a safetensors file",
-                fix="use the safetensors release of the model",
-                code="checkpoint.other-format",
-            )
 
 
 def _read_exactly(path: Path, file: Any, length: int) -> bytes:
@@ -218,7 +191,7 @@ def _read_exactly(path: Path, file: Any, length: int) -> bytes:
                 "the file ended while its header was read",
                 observed=f"{length - missing} of {length} bytes",
                 fix="check that nothing is still writing this file",
-                code="checkpoint.truncated-shard",
+                code="checkpoint.truncated",
             )
         parts.append(part)
         missing -= len(part)
@@ -289,39 +262,62 @@ def _refuse_double_key(path: Path, keys: list[str], rule: str) -> None:
         seen.add(key)
 
 
-def _place(path: Path, entries: dict[str, _Entry], data_start: int) -> tuple[dict[str, TensorInfo], int]:
+def _place(
+    path: Path, entries: dict[str, _Entry], data_start: int, problems: list[CheckpointError]
+) -> tuple[dict[str, TensorInfo], int]:
     """Check types, sizes and offsets; return the tensors by offset and the bytes that they cover."""
     tensors: dict[str, TensorInfo] = {}
-    end = 0
+    end = wrong = 0
     previous = ""
     bits_of = DTYPE_BITS
     for name, entry in sorted(entries.items(), key=_by_offsets):
         first, last = entry.data_offsets
+        problem = None
         if first != end or last < first or last > _U64_MAX:
-            raise _misplaced(path, name, entry, end, previous)
+            problem = _misplaced(path, name, entry, end, previous)
         bits = bits_of.get(entry.dtype)
-        if bits is None:
-            raise CheckpointError(
-                f"{path}: {_shown(name)}",
-                "the dtype is not one of the safetensors format",
-                observed=_shown(entry.dtype),
-                expected=", ".join(DTYPE_BITS),
-                code="checkpoint.unknown-dtype",
-            )
         count = 1
         for size in entry.shape:
             count *= size
             if size < 0 or size > _U64_MAX or count > _U64_MAX:
-                raise _wrong_size(path, name, entry, "sizes must be 0 or more and their product below 2^64")
-        if count * bits > _U64_MAX:
-            raise _wrong_size(path, name, entry, "the size in bits must be below 2^64")
-        if (count * bits) % 8:
-            raise _wrong_size(path, name, entry, f"{count} elements of {bits} bits do not fill whole bytes")
-        if last - first != count * bits // 8:
-            raise _wrong_size(path, name, entry, "the span must equal dtype times shape", f"{count * bits // 8} bytes")
+                count = -1
+                break
+        if problem is None and (
+            bits is None or count < 0 or (last - first) * 8 != count * bits or count * bits > _U64_MAX
+        ):
+            problem = _wrong_tensor(path, name, entry, bits, count)
+        if problem is not None:
+            wrong += 1
+            if wrong <= _MOST_PROBLEMS:
+                problems.append(problem)
+            if problem.code == "checkpoint.offsets":
+                continue
         tensors[name] = TensorInfo(name, entry.dtype, tuple(entry.shape), path, data_start + first, last - first)
-        end, previous = last, name
+        if last >= end:
+            end, previous = last, name
+    if wrong > _MOST_PROBLEMS:
+        problems.append(_bad_header(path, f"{wrong} tensors are wrong", f"{_MOST_PROBLEMS} of them are named"))
     return tensors, end
+
+
+def _wrong_tensor(path: Path, name: str, entry: _Entry, bits: int | None, count: int) -> CheckpointError:
+    """Say what is wrong with a tensor whose span is not its dtype times its shape."""
+    if bits is None:
+        return CheckpointError(
+            f"{path}: {_shown(name)}",
+            "the dtype is not one of the safetensors format",
+            observed=_shown(entry.dtype),
+            expected=", ".join(DTYPE_BITS),
+            code="checkpoint.unknown-dtype",
+            data={"tensor": name, "dtype": entry.dtype},
+        )
+    if count < 0:
+        return _wrong_size(path, name, entry, "sizes must be 0 or more and their product below 2^64")
+    if count * bits > _U64_MAX:
+        return _wrong_size(path, name, entry, "the size in bits must be below 2^64")
+    if (count * bits) % 8:
+        return _wrong_size(path, name, entry, f"{count} elements of {bits} bits do not fill whole bytes")
+    return _wrong_size(path, name, entry, "the span must equal dtype times shape", f"{count * bits // 8} bytes")
 
 
 def _by_offsets(item: tuple[str, _Entry]) -> tuple[int, int]:
@@ -338,6 +334,7 @@ def _wrong_size(path: Path, name: str, entry: _Entry, rule: str, expected: str |
         expected=expected,
         fix="the writer of this file has a fault: convert or download it again",
         code="checkpoint.tensor-size",
+        data={"tensor": name},
     )
 
 
@@ -362,28 +359,38 @@ def _misplaced(path: Path, name: str, entry: _Entry, end: int, previous: str) ->
         expected=expected,
         fix="the writer of this file has a fault: convert or download it again",
         code=code,
+        data={"tensors": (name,) if other is None else (other, name)},
     )
 
 
-def _check_size(path: Path, tensors: dict[str, TensorInfo], expected: int, observed: int) -> None:
+def _check_size(
+    path: Path, tensors: dict[str, TensorInfo], expected: int, observed: int, problems: list[CheckpointError]
+) -> None:
     if observed == expected:
         return
     if observed > expected:
-        raise CheckpointError(
+        problems.append(
+            CheckpointError(
+                str(path),
+                f"{observed - expected} bytes after the last tensor belong to none",
+                observed=f"{observed} bytes",
+                expected=f"{expected} bytes",
+                fix="download this file again, or write it anew with a current safetensors library",
+                code="checkpoint.trailing-bytes",
+                data={"extra_bytes": observed - expected},
+            )
+        )
+        return
+    beyond = [tensor for tensor in tensors.values() if tensor.offset + tensor.nbytes > observed]
+    problems.append(
+        CheckpointError(
             str(path),
-            f"{observed - expected} bytes after the last tensor belong to none",
+            f"the file is cut off: {expected - observed} bytes are missing, "
+            f"{len(beyond)} of {len(tensors)} tensors end beyond the end of the file (first: {_shown(beyond[0].name)})",
             observed=f"{observed} bytes",
             expected=f"{expected} bytes",
-            fix="download this file again, or write it anew with a current safetensors library",
-            code="checkpoint.trailing-bytes",
+            fix="download this file again; the download may still be running",
+            code="checkpoint.truncated",
+            data={"missing_bytes": expected - observed, "tensors_beyond": len(beyond), "tensors": len(tensors)},
         )
-    beyond = [tensor for tensor in tensors.values() if tensor.offset + tensor.nbytes > observed]
-    raise CheckpointError(
-        str(path),
-        f"the file is cut off: {expected - observed} bytes are missing, "
-        f"{len(beyond)} of {len(tensors)} tensors end beyond the end of the file (first: {_shown(beyond[0].name)})",
-        observed=f"{observed} bytes",
-        expected=f"{expected} bytes",
-        fix="download this file again; the download may still be running",
-        code="checkpoint.truncated-shard",
     )
