@@ -12,6 +12,7 @@ from coli.backends.targets import Capability
 
 __all__ = [
     "probe_container",
+    "probe_container_kind",
     "probe_module_version",
     "probe_pci_cards",
     "probe_platform",
@@ -119,12 +120,37 @@ def probe_platform(root: Path, system: str) -> Platform:
     return "tegra" if probe_tegra(root) is not None else "linux"
 
 
-def probe_container(root: Path, environment: Mapping[str, str]) -> bool:
-    """Say whether this is the inside of a container: its marks are a file, a variable or the name of its group."""
-    if any((root / name).exists() for name in (".dockerenv", "run/.containerenv")) or environment.get("container"):
-        return True
+# The mark of each kind in the name of the first process's group, most particular first.
+_CONTAINER_GROUPS = ("kubepods", "libpod", "docker", "containerd", "lxc")
+
+
+def probe_container_kind(root: Path, environment: Mapping[str, str]) -> Fact[str]:
+    """Name the kind of container that this is the inside of: its marks are files, a variable, the name of its group."""
+    given = environment.get("container", "")
+    if (root / "run/.containerenv").exists():
+        return Fact.of("podman", "/run/.containerenv")
     groups = _read(root / "proc/1/cgroup") or ""
-    return bool(re.search(r"docker|kubepods|containerd|libpod|lxc", groups))
+    group = next((word for word in _CONTAINER_GROUPS if word in groups), None)
+    if group == "kubepods" or environment.get("KUBERNETES_SERVICE_HOST"):
+        return Fact.of("kubernetes", "/proc/1/cgroup" if group else "KUBERNETES_SERVICE_HOST")
+    if (root / ".dockerenv").exists():
+        return Fact.of("docker", "/.dockerenv")
+    if (root / ".singularity.d").is_dir():
+        return Fact.of("apptainer", "/.singularity.d")
+    if group:
+        return Fact.of("podman" if group == "libpod" else group, "/proc/1/cgroup")
+    if given and given != "wsl":
+        return Fact.of(given[:40], "the variable container")
+    # systemd and LXC set the variable for the first process and leave a note for the others.
+    note = (_read(root / "run/systemd/container") or "").strip()
+    if note and note != "wsl":  # systemd counts WSL 2 as a container; it is a machine of its own
+        return Fact.of(note[:40], "/run/systemd/container")
+    return Fact.absent("no mark of one")
+
+
+def probe_container(root: Path, environment: Mapping[str, str]) -> bool:
+    """Say whether this is the inside of a container."""
+    return probe_container_kind(root, environment).value is not None
 
 
 def probe_system_memory(root: Path) -> tuple[Fact[int], Fact[int]]:

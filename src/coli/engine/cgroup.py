@@ -17,7 +17,7 @@ _MAX_DEPTH = 64
 
 
 class Group(NamedTuple):
-    """One folder of a hierarchy; ``version`` 2 is the unified one. ``path``: the group as /proc/self/cgroup names it."""
+    """One folder of a hierarchy; ``version`` 2 is the unified one. ``path``: as /proc/self/cgroup names it."""
 
     folder: Path
     version: int

@@ -20,8 +20,11 @@ _FIELD = re.compile(r"^([a-z ]+?)\s*:\s*(\d{1,6})\s*$", re.MULTILINE | re.ASCII)
 
 @dataclass(frozen=True)
 class HostCpu:
-    """``affinity``: logical processors that this process may run on. ``quota_cores``: the tightest quota of its cgroups,
-    in cores, absent when there is none; ``quota_at``: the group that sets it."""
+    """``affinity``: logical processors that this process may run on.
+
+    ``quota_cores``: the tightest quota of its cgroups, in cores, absent when there is none; ``quota_at``: the group
+    that sets it.
+    """
 
     physical_cores: Fact[int] = UNKNOWN
     logical_cores: Fact[int] = UNKNOWN
