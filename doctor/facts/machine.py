@@ -99,7 +99,7 @@ class Request:
     """What to look at, and with what. ``search``: where backends are looked for.
 
     ``root``: another one replays the machine below it; its PATH is that of ``environment``, below it as well. ``machine``
-    is its kind then (``x86_64``). ``folders``: paths in use beside the model, by role (``cache``, ``data``, ``mirror``).
+    is its kind then (``x86_64``). ``cache``: where toolkits are that were made from wheels. ``folders``: paths in use beside the model, by role (``cache``, ``data``, ``mirror``).
     """
 
     settings: Resolved
@@ -110,7 +110,7 @@ class Request:
     machine: str = "x86_64"
     model: Path | None = None
     folders: tuple[tuple[str, Path], ...] = ()
-    made_toolkits: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+    cache: Path | None = None
     plugins: tuple[str, ...] | None = None
     deep: bool = False
     progress: Progress | None = None
@@ -129,8 +129,15 @@ class Request:
             self.machine,
             self.root,
             site_folders=sites if self.here else (),
-            made=self.made_toolkits if self.here else {},
+            made=_made(self.cache, self.machine) if self.here and self.cache is not None else {},
         )
+
+
+def _made(cache: Path, machine: str) -> dict[str, Path]:
+    from coli.build_matrix.wheels import load_bundles, made_bundle
+
+    bundles = load_bundles()
+    return {id: root for id, bundle in bundles.items() if (root := made_bundle(bundle, cache, machine)) is not None}
 
 
 def probe_machine(

@@ -20,6 +20,8 @@ COMMANDS = {
     "demo": "Show that this installation works, with the packaged model.",
     "verify": "Compare a checkpoint with recorded reference results.",
     "build": "Compile backend libraries for this machine.",
+    "doctor": "Examine machine, build and checkpoint: what is wrong, and what to do.",
+    "explain": "Explain a code that a report or an error shows.",
     "families": "List model families, and explain how a model resolves.",
     "backends": "List compute backends, and explain which one is chosen.",
     "config": "Show settings and where each comes from.",
