@@ -263,14 +263,9 @@ def _first_number(
 def _rope(text: Mapping[str, Any], problems: _Problems, source: str | None) -> Rope:
     # Two generations of names: rope_theta beside rope_scaling (or null), and rope_parameters with theta inside, which
     # may have one table for each kind of layer: that of full attention then.
-    inside, scaling = next(
-        (
-            (key, text[key])
-            for key in ("rope_parameters", "rope_scaling")
-            if isinstance(text.get(key), Mapping) and text[key]
-        ),
-        ("rope_scaling", {}),
-    )
+    tables = [(key, text[key]) for key in ("rope_parameters", "rope_scaling") if isinstance(text.get(key), Mapping)]
+    empty: tuple[str, Mapping[str, Any]] = ("rope_scaling", {})
+    inside, scaling = next((table for table in tables if table[1]), empty)
     for part in ("full_attention", "main"):
         if isinstance(scaling.get(part), Mapping):
             inside, scaling = f"{inside}.{part}", scaling[part]
@@ -359,7 +354,7 @@ def _block(value: Any) -> tuple[int, ...] | None:
 
 
 def _names(table: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
-    listed = next((table[key] for key in keys if isinstance(table.get(key), list)), [])
+    listed: list[Any] = next((table[key] for key in keys if isinstance(table.get(key), list)), [])
     return tuple(str(name)[:256] for name in listed)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,8 +74,8 @@ def read_config(path: Path) -> ConfigFile:
 
 def _read(file: Path) -> bytes:
     try:
-        with file.open("rb") as stream:
-            raw = stream.read(MAX_CONFIG_BYTES + 1)
+        with file.open("rb") as stream:  # a reader allocates what it is asked for, whatever the file holds
+            raw = stream.read(min(os.fstat(stream.fileno()).st_size, MAX_CONFIG_BYTES) + 1)
     except OSError as error:
         raise CheckpointError(
             str(file),

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 from coli.backends.devices.facts import UNKNOWN, Fact
-from coli.families.config_facts import ConfigFacts
-from coli.families.registry import Registry
+from coli.doctor.facts.problem import Part, Problem, Status, of_error, of_notes
+from coli.doctor.facts.values import read_values
+from coli.engine.checkpoint import Checkpoint
+from coli.engine.contents import Contents, read_contents
+from coli.engine.location import find_snapshot
+from coli.engine.tokenizer import Tokenizer
+from coli.errors import CheckpointError, ColiError
+from coli.families.config_facts import ConfigFacts, examine_config
+from coli.families.registry import Registry, Resolution
+from coli.families.roles import Inventory, RoleTable
 
 __all__ = [
     "ChatFacts",
@@ -30,35 +41,10 @@ __all__ = [
     "probe_checkpoint",
 ]
 
-Status = Literal["ok", "note", "warn", "fail"]
-Part = Literal["location", "config", "family", "weights", "roles", "tokenizer", "chat", "values", "mirror"]
-"""What a problem is about. `weights`: files, headers and index; `values`: what `deep` found in the data."""
+T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes to do."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing that is not as it should be.
-
-    ``code`` is stable (`checkpoint.truncated`, `family.unknown-type`); ``subject`` a file, tensor or key; ``data``
-    holds names and numbers, for example ``missing_bytes``.
-    """
-
-    code: str
-    status: Status
-    part: Part
-    subject: str
-    summary: str
-    evidence: str | None = None
-    fix: str | None = None
-    data: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    @property
-    def kind(self) -> str:
-        """Return the code without its section: `truncated`."""
-        return self.code.partition(".")[2] or self.code
 
 
 @dataclass(frozen=True)
@@ -126,8 +112,9 @@ class RoleBytes:
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """tokenizer.json. ``vocabulary``: one more than the highest id."""
+    """tokenizer.json that parses. ``vocabulary``: one more than the highest id."""
 
+    path: Path
     vocabulary: int
 
 
@@ -221,4 +208,315 @@ def probe_checkpoint(
     ``plugins``: the allow list of `Registry.load`; ``registry``: used instead. ``mirrors``: folders with copies of the
     files. ``deep``: read all weights through, reporting to ``progress``.
     """
-    raise NotImplementedError
+    found = _Found(path)
+    found.guard("location", lambda: _locate(found))
+    if found.folder is None:
+        return found.facts()
+    contents = found.guard("weights", partial(read_contents, found.folder))
+    if contents is None:
+        return found.facts()
+    found.guard("weights", lambda: _files(found, contents))
+    found.guard("config", lambda: _config(found, contents))
+    resolution = found.guard("family", lambda: _family(found, contents, registry or Registry.load(plugins)))
+    found.guard("roles", lambda: _roles(found, contents, resolution))
+    found.guard("tokenizer", lambda: _tokenizer(found, contents.folder))
+    found.guard("chat", lambda: _chat(found, contents, resolution))
+    for mirror in mirrors:
+        found.guard("mirror", partial(_mirror, found, mirror))
+    if deep:
+        found.guard("values", lambda: _values(found, contents, progress))
+    return found.facts()
+
+
+class _Found:
+    """Collects the fields of the facts while the parts are read, one after another."""
+
+    def __init__(self, given: Path) -> None:
+        self.given = given
+        self.folder: Path | None = None
+        self.fields: dict[str, Any] = {}
+        self.problems: list[Problem] = []
+        self.unused: list[str] = []
+
+    def facts(self) -> CheckpointFacts:
+        return CheckpointFacts(self.given, **self.fields, unused=tuple(self.unused), problems=tuple(self.problems))
+
+    def guard(self, part: Part, read: Callable[[], T]) -> T | None:
+        """Read one part; what it raises is a problem, and the other parts are read all the same."""
+        try:
+            return read()
+        except ColiError as error:
+            self.problems.append(of_error(error, part))
+        except OSError as error:
+            text = error.strerror or type(error).__name__
+            where = str(error.filename or self.given)
+            self.problems.append(Problem("checkpoint.unreadable", "fail", part, where, "it cannot be read", text))
+        except Exception as error:  # a fault of this program: it must not hide what the other parts say
+            text = f"{type(error).__name__}: {error}"[:300]
+            self.problems.append(
+                Problem(
+                    "checkpoint.not-examined", "fail", part, str(self.given), "this part could not be examined", text
+                )
+            )
+        return None
+
+    def note(self, code: str, part: Part, subject: str, summary: str, status: Status = "note", **more: Any) -> None:
+        self.problems.append(Problem(f"checkpoint.{code}", status, part, subject, summary, **more))
+
+
+def _locate(found: _Found) -> None:
+    try:
+        found.folder = find_snapshot(found.given)
+    except CheckpointError as error:
+        found.problems.append(of_error(error, "location"))
+        if error.code != "checkpoint.no-config":
+            return
+        # Weights without a config can be looked at all the same, in the folder that was given or its snapshot.
+        folder = Path(error.subject)
+        found.folder = folder if folder.is_dir() else found.given
+    found.fields["folder"] = Fact.of(found.folder, str(found.given))
+    repository = found.folder.parent.parent
+    if found.folder.parent.name != "snapshots" or not repository.name.startswith("models--"):
+        found.fields["hub"] = Fact.absent("not in a Hugging Face cache")
+        return
+    blobs = repository / "blobs"
+    parts = sorted(blobs.glob("*.incomplete")) if blobs.is_dir() else []
+    hub = HubState(
+        repository=repository.name.removeprefix("models--").replace("--", "/", 1),
+        revision=found.folder.name,
+        snapshots=tuple(sorted(entry.name for entry in found.folder.parent.iterdir() if entry.is_dir())),
+        incomplete=tuple((part.name, part.stat().st_size) for part in parts),
+    )
+    found.fields["hub"] = Fact.of(hub, str(repository))
+
+
+def _files(found: _Found, contents: Contents) -> None:
+    told = [error for error in contents.problems if not (error.code == "checkpoint.no-config" and found.problems)]
+    problems = [of_error(error) for error in told]
+    found.problems += problems
+    found.problems += of_notes(contents.notes)
+    found.fields["ignored"] = tuple(contents.ignored)
+    states: dict[str | None, str] = {}
+    for problem in problems:
+        for name in (problem.data.get("file"), *problem.data.get("missing", ())):
+            states.setdefault(name, problem.kind)
+    found.fields["shards"] = tuple(_shard(contents, name, states.get(name, "ok")) for name in contents.names)
+    if contents.index is not None:
+        claimed = (contents.index.metadata or {}).get("total_size")
+        index = IndexFacts(
+            files=len(set(contents.index.weight_map.values())),
+            tensors=len(contents.index.weight_map),
+            claimed_bytes=claimed if isinstance(claimed, int) and not isinstance(claimed, bool) else None,
+        )
+        found.fields["index"] = Fact.of(index, "model.safetensors.index.json")
+    elif not any(Path(problem.subject).name == "model.safetensors.index.json" for problem in problems):
+        found.fields["index"] = Fact.absent("one file needs no index")
+    if contents.headers:
+        total = sum(info.nbytes for info in contents.tensors.values())
+        source = f"headers of {len(contents.headers)} of {len(contents.names)} files"
+        # Of a model that is not whole, the sum of what is there says nothing about the model.
+        whole = len(contents.headers) == len(contents.names)
+        found.fields["weight_bytes"] = Fact.of(total, source) if whole else Fact.unknown(source)
+        counts = Counter(info.dtype for info in contents.tensors.values())
+        sizes: Counter[str] = Counter()
+        for info in contents.tensors.values():
+            sizes[info.dtype] += info.nbytes
+        found.fields["dtypes"] = tuple(DtypeSum(name, counts[name], sizes[name]) for name in sorted(counts))
+
+
+def _shard(contents: Contents, name: str, state: str) -> ShardFacts:
+    header = contents.headers.get(name)
+    if header is None:
+        path = contents.folder / name
+        there = path.is_file()
+        size = path.stat().st_size if there else None
+        return ShardFacts(name, state, path if there else None, size, None, None, None)
+    data = sum(info.nbytes for info in header.tensors.values())
+    return ShardFacts(name, state, header.path, header.file_bytes, header.header_bytes, len(header.tensors), data)
+
+
+def _config(found: _Found, contents: Contents) -> None:
+    if contents.generation_config is not None:
+        found.fields["generation_config"] = Fact.of(contents.generation_config, "generation_config.json")
+    elif not (contents.folder / "generation_config.json").exists():
+        found.fields["generation_config"] = Fact.absent("no generation_config.json")
+    code = sorted(entry.name for entry in contents.folder.iterdir() if entry.name.endswith(".py"))
+    if contents.config is not None:
+        facts, problems = examine_config(contents.config, str(contents.folder / "config.json"))
+        found.problems += [of_error(error, "config") for error in problems]
+        found.fields["config"] = Fact.of(facts, "config.json")
+        for part in facts.other_parts:
+            found.unused.append(part)
+        if facts.other_parts:
+            listed = ", ".join(facts.other_parts)
+            found.note("unused-part", "config", "config.json", f"{listed}: not used, only the text model runs")
+        code = sorted({*code, *facts.remote_code})
+    if code:
+        found.unused += code
+        listed = ", ".join(code[:10])
+        found.note("remote-code", "config", "config.json", f"the checkpoint carries code, which is never run: {listed}")
+
+
+def _family(found: _Found, contents: Contents, registry: Registry) -> Resolution | None:
+    if contents.config is None:
+        return None
+    subject = str(contents.folder / "config.json")
+    resolution = registry.resolve(contents.config, subject)
+    descriptor = resolution.descriptor
+    facts = FamilyFacts(
+        id=descriptor.id,
+        name=resolution.name,
+        model_type=resolution.model_type,
+        found_by=resolution.found_by,
+        variant=resolution.variant.id if resolution.variant else None,
+        revision=resolution.revision,
+        context=resolution.context,
+        engine=descriptor.engine,
+        provider=resolution.family.provider.text(),
+        capabilities=descriptor.capabilities,
+        why=resolution.why,
+    )
+    found.fields["family"] = Fact.of(facts, "config.json")
+    found.guard("family", lambda: resolution.require_engine(subject))
+    return resolution
+
+
+# Names of the two tables of a vocabulary where a family has no roles to tell them by.
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight", "embed.weight")
+_HEADS = ("lm_head.weight", "head.weight", "output.weight")
+
+
+def _roles(found: _Found, contents: Contents, resolution: Resolution | None) -> None:
+    if not contents.headers or contents.config is None:
+        return
+    tensors: Mapping[str, Any] = contents.tensors
+    inventory: Inventory | None = None
+    if resolution is not None and resolution.descriptor.roles:
+        table = RoleTable(resolution.descriptor)
+        inventory = table.inventory(tensors)
+        found.guard("roles", lambda: inventory.require_known(str(contents.folder)))
+        _same_names(found, contents, table)
+        _inventory(found, contents, inventory)
+        tensors = {table.canonical(name): info for name, info in tensors.items()}
+    config = found.fields["config"].value
+    tables = [sum(t.nbytes for n, t in tensors.items() if n.endswith(ends)) for ends in (_EMBEDDINGS, _HEADS)]
+    if inventory is not None:
+        kinds = inventory.kinds
+        tables = [kinds[kind].nbytes if kind in kinds else 0 for kind in ("embedding", "head")]
+    embedding, head = tables
+    if config.tied and embedding and head:
+        found.unused.append("output head")
+        text = f"the embedding is tied, and the files hold an output head of {head} bytes too: it is not counted"
+        found.note("tied-head", "roles", "config.json", text)
+    if embedding and len(contents.headers) == len(contents.names):
+        counted = embedding if config.tied else embedding + head
+        found.fields["embedding_bytes"] = Fact.of(counted, "tied" if config.tied else "embedding and output head")
+
+
+def _same_names(found: _Found, contents: Contents, table: RoleTable) -> None:
+    """Give the tensors the family's own names as the engine does, which refuses two spellings of one tensor."""
+    with Checkpoint(contents.folder, {}, None, contents.tensors, (), ()) as checkpoint:
+        found.guard("roles", lambda: checkpoint.rename(table.canonical))
+
+
+def _inventory(found: _Found, contents: Contents, inventory: Inventory) -> None:
+    sums = tuple(RoleBytes(kind, *values) for kind, values in inventory.kinds.items())
+    found.fields["roles"] = Fact.of(sums, f"names of {len(contents.tensors)} tensors")
+    counts, sizes = set(inventory.experts.values()), set(inventory.expert_bytes.values())
+    found.fields["layers"] = Fact.of(inventory.layers, "tensor names")
+    if len(counts) == 1:
+        found.fields["experts_per_layer"] = Fact.of(counts.pop(), "tensor names")
+    if len(sizes) == 1 and (size := sizes.pop()) is not None:
+        found.fields["expert_bytes"] = Fact.of(size, "tensors of one expert with its scales")
+    if any(problem.part == "weights" and problem.status == "fail" for problem in found.problems):
+        return  # what is missing then is a consequence
+    config: ConfigFacts = found.fields["config"].value
+    if config.layers is not None and inventory.layers != config.layers:
+        _disagree(found, "layers", f"{inventory.layers} layers", f"num_hidden_layers {config.layers}")
+    fewer = {layer: count for layer, count in inventory.experts.items() if config.experts not in (None, count)}
+    if fewer:
+        layer, count = next(iter(fewer.items()))
+        text = f"{count} experts in layer {layer}" + (f" and {len(fewer) - 1} more layers" if len(fewer) > 1 else "")
+        _disagree(found, "experts", text, f"{config.experts} experts a layer")
+
+
+def _disagree(found: _Found, what: str, seen: str, said: str) -> None:
+    found.note(
+        f"missing-{what}",
+        "roles",
+        "config.json",
+        f"the weight files do not hold the {what} that config.json speaks of",
+        "fail",
+        evidence=f"the files have {seen}, config.json says {said}",
+        fix="config.json and weight files are of different models: download both again",
+    )
+
+
+def _tokenizer(found: _Found, folder: Path) -> None:
+    tokenizer = Tokenizer.open(folder)
+    found.fields["tokenizer"] = Fact.of(TokenizerFacts(tokenizer.path, tokenizer.vocabulary), "tokenizer.json")
+    config = found.fields.get("config", UNKNOWN).value
+    if config is None or config.vocab is None:
+        return
+    ids, rows = tokenizer.vocabulary, config.vocab
+    if ids > rows:
+        _vocabulary(found, "fail", "the tokenizer has ids that the model has no rows for", f"{ids} ids, {rows} rows")
+    elif ids < rows // 2:
+        _vocabulary(found, "warn", "the tokenizer has ids for less than half of the rows", f"{ids} ids, {rows} rows")
+
+
+def _vocabulary(found: _Found, status: Status, summary: str, seen: str) -> None:
+    fix = "take tokenizer.json and config.json of the same release"
+    found.note("vocabulary", "tokenizer", "tokenizer.json", summary, status, evidence=seen, fix=fix)
+
+
+def _chat(found: _Found, contents: Contents, resolution: Resolution | None) -> None:
+    if resolution is None or resolution.descriptor.engine is None:
+        return
+    package = resolution.descriptor.engine.partition(":")[0].rpartition(".")[0]
+    module = f"{package}.chat"
+    if _module_exists(module):
+        found.fields["chat"] = Fact.of(ChatFacts(module, resolution.revision), f"family {resolution.descriptor.id}")
+    else:
+        found.fields["chat"] = Fact.absent(f"{module} is not there")
+
+
+def _module_exists(name: str) -> bool:
+    """Look for a module by its files: asking the import system would run the packages above it."""
+    top, *inner = name.split(".")
+    spec = importlib.util.find_spec(top)
+    folders = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    below = Path(*inner)
+    return any((folder / below).with_suffix(".py").is_file() or (folder / below).is_dir() for folder in folders)
+
+
+def _mirror(found: _Found, folder: Path) -> None:
+    same: list[str] = []
+    missing: list[str] = []
+    different: list[str] = []
+    for shard in found.fields.get("shards", ()):
+        copy = folder / shard.name
+        if not copy.is_file():
+            missing.append(shard.name)
+        else:
+            (same if copy.stat().st_size == shard.file_bytes else different).append(shard.name)
+    mirror = MirrorFacts(folder, tuple(same), tuple(missing), tuple(different))
+    found.fields["mirrors"] = (*found.fields.get("mirrors", ()), mirror)
+    if missing or different:
+        found.note(
+            "mirror",
+            "mirror",
+            str(folder),
+            f"{len(missing)} of {len(same) + len(missing) + len(different)} files of the mirror are missing, "
+            f"{len(different)} have another size",
+            "warn",
+            evidence=", ".join([*different, *missing][:10]),
+            fix=f"copy them again, for example with `cp {found.folder}/*.safetensors {folder}/`",
+        )
+
+
+def _values(found: _Found, contents: Contents, progress: Progress | None) -> None:
+    values = read_values(list(contents.headers.values()), progress)
+    found.problems += values.problems
+    facts = DeepFacts(values.read_bytes, values.data_bytes, values.checked_tensors)
+    found.fields["deep"] = Fact.of(facts, f"{len(contents.headers)} files")

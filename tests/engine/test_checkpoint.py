@@ -17,7 +17,7 @@ from coli.families.roles import Inventory, RoleTable
 
 from .sparse_flash import FLASH_BYTES, FLASH_TENSORS, write_sparse_flash
 
-CASES = Path(__file__).parent / "cases"
+CASES = Path(__file__).parent.parent / "cases"
 
 
 def make(folder: Path, shards: dict[str, list[str]], weight_map: dict[str, str] | None = None, total: int = 0) -> Path:
@@ -105,7 +105,7 @@ def test_descriptors_are_opened_late_and_closed(tmp_path: Path) -> None:
 
 def test_failed_opens_leave_no_descriptor() -> None:
     before = descriptors()
-    for case in ("W01", "W02", "W03", "W04"):
+    for case in ("A-W01", "A-W02", "A-W03", "A-W04"):
         refusal(CASES / case)
     assert descriptors() == before
 
@@ -127,7 +127,7 @@ def test_a_file_that_shrinks_while_open_is_named_with_the_tensor(tmp_path: Path)
 
 
 def test_a_cut_shard_tells_how_much_is_missing() -> None:
-    error = refusal(CASES / "W01")
+    error = refusal(CASES / "A-W01")
     assert error.code == "checkpoint.truncated"
     assert error.subject.endswith("model-00002-of-00002.safetensors")
     assert "96 bytes are missing" in error.rule
@@ -135,15 +135,15 @@ def test_a_cut_shard_tells_how_much_is_missing() -> None:
 
 
 def test_all_lfs_pointers_are_named_with_their_real_sizes() -> None:
-    error = refusal(CASES / "W02")
-    expect = json.loads((CASES / "W02" / "expected.json").read_text())["expect"]
+    error = refusal(CASES / "A-W02")
+    expect = json.loads((CASES / "A-W02" / "expected.json").read_text())["expect"]
     assert error.code == "checkpoint.git-lfs-pointer"
     for fact in [*expect["files"], *map(str, expect["real_sizes"])]:
         assert fact in str(error)
 
 
 def test_a_missing_shard_is_counted_by_name() -> None:
-    error = refusal(CASES / "W03")
+    error = refusal(CASES / "A-W03")
     assert error.code == "checkpoint.missing-shard"
     assert "1 of 3" in error.rule
     assert "model-00003-of-00003.safetensors" in str(error.observed)
@@ -163,12 +163,12 @@ def test_a_repository_name_is_not_a_folder_and_says_how_to_get_one(tmp_path: Pat
 
 
 def test_absent_and_misplaced_tensors_are_told_apart(tmp_path: Path) -> None:
-    error = refusal(CASES / "W04")
+    error = refusal(CASES / "A-W04")
     assert error.code == "checkpoint.absent-tensor"
     assert "mtp.fc.weight (model-00002-of-00002.safetensors)" in str(error.observed)
     assert "model.norm.weight" in str(error.observed)
     folder = tmp_path / "m"
-    shutil.copytree(CASES / "W04", folder)
+    shutil.copytree(CASES / "A-W04", folder)
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     del index["weight_map"]["mtp.fc.weight"]
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -181,7 +181,7 @@ def test_absent_and_misplaced_tensors_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["", "models--org--x", "models--org--x/snapshots/0123abcd", ".."])
 def test_a_cache_with_an_unfinished_shard(tmp_path: Path, links: str, where: str) -> None:
     hub = tmp_path / "hub"
-    shutil.copytree(CASES / "W05" / "hub", hub)
+    shutil.copytree(CASES / "A-W05" / "hub", hub)
     snapshot = hub / "models--org--x" / "snapshots" / "0123abcd"
     if links == "symbolic":
         for link in snapshot.iterdir():
@@ -194,7 +194,7 @@ def test_a_cache_with_an_unfinished_shard(tmp_path: Path, links: str, where: str
     assert "700 bytes" in str(error.observed)
     blobs = hub / "models--org--x" / "blobs"
     name = "0000000000000000000000000000000000abc125"
-    shutil.copy(CASES / "W09" / "model-00002-of-00002.safetensors", blobs / name)
+    shutil.copy(CASES / "A-W09" / "model-00002-of-00002.safetensors", blobs / name)
     (blobs / f"{name}.incomplete").unlink()
     with Checkpoint.open(hub / where) as checkpoint:
         assert len(checkpoint.tensors) == 27
@@ -218,8 +218,8 @@ def test_a_cache_of_two_models_needs_a_choice(tmp_path: Path) -> None:
 
 
 def test_stray_files_are_ignored_with_a_note() -> None:
-    expect = json.loads((CASES / "W09" / "expected.json").read_text())["expect"]
-    with Checkpoint.open(CASES / "W09") as checkpoint:
+    expect = json.loads((CASES / "A-W09" / "expected.json").read_text())["expect"]
+    with Checkpoint.open(CASES / "A-W09") as checkpoint:
         assert len(checkpoint.shards) == expect["used"]
         assert [note.subject for note in checkpoint.notes if note.code == "checkpoint.ignored-file"] == expect[
             "ignored"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from coli.engine.safetensors import DTYPE_BITS, read_header
 from coli.errors import CheckpointError
 
-CASES = Path(__file__).parent / "cases"
+CASES = Path(__file__).parent.parent / "cases"
 quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -322,37 +322,37 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
 
 
 def test_new_dtypes_have_the_right_sizes() -> None:
-    header = read_header(CASES / "W06" / "model.safetensors")
-    expect = json.loads((CASES / "W06" / "expected.json").read_text())["expect"]
+    header = read_header(CASES / "A-W06" / "model.safetensors")
+    expect = json.loads((CASES / "A-W06" / "expected.json").read_text())["expect"]
     assert {name: info.nbytes for name, info in header.tensors.items()} == expect["tensor_bytes"]
 
 
 def test_shared_bytes_are_refused_with_both_names() -> None:
     with pytest.raises(CheckpointError) as caught:
-        read_header(CASES / "W07" / "model.safetensors")
+        read_header(CASES / "A-W07" / "model.safetensors")
     assert caught.value.code == "checkpoint.overlap"
     assert "k_proj.weight" in str(caught.value)
     assert "v_proj.weight" in str(caught.value)
 
 
 def test_absurd_lengths_are_told_apart() -> None:
-    expect = json.loads((CASES / "W08" / "expected.json").read_text())["expect"]
+    expect = json.loads((CASES / "A-W08" / "expected.json").read_text())["expect"]
     assert len(expect) == 6
     for name, verdict in expect.items():
         with pytest.raises(CheckpointError) as caught:
-            read_header(CASES / "W08" / f"{name}.safetensors")
+            read_header(CASES / "A-W08" / f"{name}.safetensors")
         assert caught.value.code == "checkpoint." + verdict.removeprefix("fail:")
 
 
 def test_odd_but_valid_files_load() -> None:
-    expect = json.loads((CASES / "W10" / "expected.json").read_text())["expect"]
+    expect = json.loads((CASES / "A-W10" / "expected.json").read_text())["expect"]
     for name in ("e1", "e2", "e3", "e4", "e5", "e6"):
-        header = read_header(CASES / "W10" / f"{name}.safetensors")
+        header = read_header(CASES / "A-W10" / f"{name}.safetensors")
         assert len(header.tensors) == expect[name]["tensors"]
         assert header.header_bytes == expect[name].get("header_bytes", header.header_bytes)
 
 
 def test_trailing_bytes_are_counted() -> None:
     with pytest.raises(CheckpointError, match="64 bytes after the last tensor") as caught:
-        read_header(CASES / "W11" / "model.safetensors")
+        read_header(CASES / "A-W11" / "model.safetensors")
     assert caught.value.code == "checkpoint.trailing-bytes"

@@ -22,7 +22,7 @@ from coli.engine.safetensors import Header, TensorInfo, examine_header
 from coli.errors import CheckpointError
 from coli.families.config_file import decode_text, read_config
 
-__all__ = ["INDEX", "Contents", "Index", "Note", "combined", "read_contents"]
+__all__ = ["INDEX", "Contents", "Index", "Note", "combined", "read_contents", "read_index"]
 
 INDEX_LIMIT_BYTES = 256 << 20
 INDEX = "model.safetensors.index.json"
@@ -76,7 +76,7 @@ def read_contents(folder: Path) -> Contents:
         found.problems.append(error)
         return found
     try:
-        found.index = _read_index(folder)
+        found.index = read_index(folder)
         found.names = sorted(set(found.index.weight_map.values())) if found.index else _without_index(found, present)
     except CheckpointError as error:
         found.problems.append(error)
@@ -131,7 +131,8 @@ def _read_config(found: Contents, name: str) -> dict[str, Any] | None:
     return file.data
 
 
-def _read_index(folder: Path) -> Index | None:
+def read_index(folder: Path) -> Index | None:
+    """Read the index of a folder, None when it has none. Raises CheckpointError."""
     if not os.path.lexists(folder / INDEX):
         return None
     path = child(folder, INDEX)
@@ -208,23 +209,21 @@ def _read_headers(found: Contents, present: Sequence[str]) -> set[str]:
     missing: list[str] = []
     there = set(present)
     for name in found.names:
+        if name not in there and not os.path.lexists(found.folder / name):
+            broken.add(name)
+            partial = _unfinished(found.folder, name, present)
+            if partial is None:
+                missing.append(name)
+            else:
+                _add(found, name, _half(found.folder / name, partial))
+            continue
+        if f"{name}.aria2" in there:  # the file has its full length already, and holes
+            _add(found, name, _half(found.folder / name, found.folder / f"{name}.aria2"))
         try:
-            if name not in there and not os.path.lexists(found.folder / name):
-                broken.add(name)
-                partial = _unfinished(found.folder, name, present)
-                if partial is None:
-                    missing.append(name)
-                else:
-                    found.problems.append(_half(found.folder / name, partial))
-                continue
-            if f"{name}.aria2" in there:  # the file has its full length already, and holes
-                found.problems.append(_half(found.folder / name, found.folder / f"{name}.aria2"))
             header, problems = examine_header(child(found.folder, name))
         except CheckpointError as error:
-            broken.add(name)
-            found.problems.append(error)
-            continue
-        found.problems.extend(problems)
+            header, problems = None, (error,)
+        _add(found, name, *problems)
         if header is None:
             broken.add(name)
         else:
@@ -232,6 +231,13 @@ def _read_headers(found: Contents, present: Sequence[str]) -> set[str]:
     if missing:
         found.problems.append(_missing(found, missing))
     return broken
+
+
+def _add(found: Contents, name: str, *problems: CheckpointError) -> None:
+    """Add problems of one file; the path in a problem may be that of a blob in a cache."""
+    for problem in problems:
+        problem.data = {**problem.data, "file": name}
+        found.problems.append(problem)
 
 
 def _missing(found: Contents, missing: Sequence[str]) -> CheckpointError:

@@ -391,6 +391,6 @@ def _check_size(
             expected=f"{expected} bytes",
             fix="download this file again; the download may still be running",
             code="checkpoint.truncated",
-            data={"missing_bytes": expected - observed, "tensors_beyond": len(beyond), "tensors": len(tensors)},
+            data={"missing_bytes": expected - observed, "tensors_beyond": len(beyond)},
         )
     )

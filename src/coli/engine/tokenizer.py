@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coli.engine.location import child
+from coli.engine.foreign import foreign_file
+from coli.engine.location import child, readable
 from coli.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Tokenizer:
 
     def __init__(self, model: tokenizers.Tokenizer, path: Path) -> None:
         self._model = model
-        self._path = path
+        self.path = path
         self._added = {token: content.content for token, content in model.get_added_tokens_decoder().items()}
         self._letters = _byte_letters()
         self._bytes: dict[int, bytes] = {}
@@ -58,6 +59,10 @@ class Tokenizer:
                 code="checkpoint.no-tokenizer",
             )
         path = child(path.parent, _FILE)
+        with readable(path):
+            other = foreign_file(path) if path.is_file() else None
+        if other is not None:
+            raise other
         if not path.is_file() or path.stat().st_size > _LIMIT_BYTES:
             raise _broken(path, f"not a file of at most {_LIMIT_BYTES} bytes")
         import tokenizers
