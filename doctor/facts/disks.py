@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -94,10 +95,8 @@ def _of_mount(mount: Mount, block: Path, root: Path) -> tuple[str, ...]:
 
 def _by_number(device: str, block: Path, root: Path) -> str | None:
     link = root / "sys/dev/block" / device
-    try:
+    with contextlib.suppress(OSError, ValueError):
         return os.path.basename(os.readlink(link))  # noqa: PTH115, PTH119
-    except (OSError, ValueError):
-        pass
     for name in _names(block):
         if (read_small(block / name / "dev", 64) or "").strip() == device:
             return name
@@ -156,10 +155,8 @@ def _probe_disk(name: str, folder: Path) -> Disk:
     )
     # The kernel names all controllers on the way in the link of the device.
     place = os.path.realpath(folder)
-    try:
+    with contextlib.suppress(OSError, ValueError):
         place += " " + os.readlink(folder)  # noqa: PTH115
-    except (OSError, ValueError):
-        pass
     hint = (read_small(folder / "device/subsystem-hint", 64) or "").strip()
     size = read_whole_number(folder / "queue/logical_block_size")
     return Disk(

@@ -8,38 +8,21 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from coli.backends.devices.facts import UNKNOWN, Fact
 from coli.doctor.facts.disks import Disk, DiskKind, disks_below, slowest_kind
+from coli.doctor.facts.file_systems import FileSystemClass, decide_file_system_class
 from coli.engine.direct import probe_direct
-from coli.engine.mounts import Mount, probe_mounts
+from coli.engine.mounts import Mount, mount_of, probe_mounts
 
 __all__ = [
-    "FileSystemClass",
     "StorageFacts",
-    "decide_file_system_class",
-    "mount_of",
     "probe_storage",
     "resolve_below",
 ]
 
-FileSystemClass = Literal["local", "remote", "memory", "overlay"]
 T = TypeVar("T")
-
-_LOCAL = frozenset(
-    "ext2 ext3 ext4 xfs btrfs bcachefs zfs f2fs ntfs ntfs3 exfat vfat msdos fuseblk jfs reiserfs nilfs2 ufs hfsplus apfs "
-    "hfs iso9660 udf squashfs erofs lxfs wslfs fuse.ntfs fuse.ntfs-3g fuse.exfat fuse.zfs".split()
-)
-# Files of another machine, or of the host of a virtual one through a bridge: slow whatever the disk there is.
-_REMOTE = frozenset(
-    "nfs nfs3 nfs4 cifs smb2 smb3 smbfs 9p drvfs virtiofs vboxsf vmhgfs prl_fs ceph glusterfs lustre gpfs beegfs afs "
-    "orangefs ocfs2 gfs2 davfs ncpfs coda fuse.sshfs fuse.rclone fuse.s3fs fuse.goofys fuse.gcsfuse fuse.blobfuse2 "
-    "fuse.mount-s3 fuse.ceph fuse.ceph-fuse fuse.glusterfs fuse.juicefs fuse.davfs2 fuse.curlftpfs fuse.vmhgfs-fuse "
-    "fuse.portal fuse.gvfsd-fuse fuse.virtiofs fuse.osxfs fuse.grpcfuse osxfs grpcfuse".split()
-)
-_MEMORY = frozenset({"tmpfs", "ramfs", "rootfs", "devtmpfs", "hugetlbfs"})
-_OVERLAY = frozenset({"overlay", "overlayfs", "aufs", "fuse.fuse-overlayfs", "unionfs", "fuse.unionfs"})
 
 _MAX_LINKS = 40
 _MAX_PARTS = 256
@@ -93,9 +76,7 @@ def probe_storage(role: str, path: Path, root: Path = Path("/")) -> tuple[Storag
     return tuple(by_point.values())
 
 
-def _look(
-    role: str, path: str, place: str, mount: Mount | None, mounts: Sequence[Mount], root: Path
-) -> StorageFacts:
+def _look(role: str, path: str, place: str, mount: Mount | None, mounts: Sequence[Mount], root: Path) -> StorageFacts:
     resolved = Fact.of(place, "file system")
     if mount is None:
         reason: Fact[str] = Fact.unknown("/proc/self/mountinfo has no mount of it")
@@ -126,30 +107,6 @@ def _look(
 
 
 _SILENT = f"the file system did not answer within {_DEADLINE_S:g} s"
-
-
-def decide_file_system_class(mount: Mount) -> Fact[FileSystemClass]:
-    """Say whether reads of a mount end on a disk of this machine. Pure."""
-    known: tuple[tuple[frozenset[str], FileSystemClass], ...] = (
-        (_LOCAL, "local"),
-        (_REMOTE, "remote"),
-        (_MEMORY, "memory"),
-        (_OVERLAY, "overlay"),
-    )
-    for types, name in known:
-        if mount.fs_type in types:
-            return Fact.of(name, f"file system {mount.fs_type}")
-    return Fact.unknown(f"file system {mount.fs_type} is not known")
-
-
-def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
-    """Return the mount that a resolved path is on: the longest, of equal ones the last, which lies on top. Pure."""
-    best = None
-    for mount in mounts:
-        point = mount.point.rstrip("/")
-        if (path == point or path.startswith(f"{point}/")) and (best is None or len(point) >= len(best.point.rstrip("/"))):
-            best = mount
-    return best
 
 
 def resolve_below(root: Path, path: str) -> str:
@@ -197,7 +154,7 @@ def _file_places(root: Path, path: str) -> list[str]:
 def _devices(mount: Mount, mounts: Sequence[Mount], root: Path) -> tuple[tuple[str, ...], tuple[Disk, ...]]:
     """Return the block devices below a mount; an overlay writes, and mostly reads, where its upper folder lies."""
     for _ in range(_MAX_NESTED):
-        if mount.fs_type not in _OVERLAY:
+        if decide_file_system_class(mount).value != "overlay":
             break
         upper = next((o[9:] for o in mount.super_options if o.startswith("upperdir=")), "")
         below = mount_of(upper, [other for other in mounts if other != mount]) if upper.startswith("/") else None

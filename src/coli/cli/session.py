@@ -87,6 +87,7 @@ def open_model(
         context=settings["context"],
         prefill_chunk=settings["prefill_chunk"],
         ram=settings["ram"],
+        io=settings["io"],
         backend=settings["backend"],
         search=backend_search(settings),
         plugins=settings["plugins"],

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coli.engine.contents import Note, combined, read_contents
+from coli.engine.direct import DirectReader
 from coli.engine.location import find_snapshot, readable
 from coli.engine.safetensors import Header, TensorInfo
 from coli.errors import CheckpointError
@@ -50,6 +51,7 @@ class Checkpoint:
         self._descriptors: dict[Path, int] = {}
         # A checkpoint that is dropped without close must not keep its files.
         weakref.finalize(self, _close_all, self._descriptors)
+        self._direct: DirectReader | None = None
         self._lock = threading.Lock()
         self._closed = False
 
@@ -103,6 +105,26 @@ class Checkpoint:
                 code="checkpoint.missing-tensor",
             ) from None
 
+    def read_directly(self, tell: Callable[[str], None] | None = None) -> None:
+        """Read large runs past the page cache from now on. Not while a read is running.
+
+        A file system that does not take it is read as before; ``tell`` is told once for each, and a note is kept.
+        """
+
+        def lost(subject: str, reason: str) -> None:
+            text = f"{reason}; {subject} is read through the page cache, which costs more of the processor"
+            self.notes = (*self.notes, Note("io.buffered", subject, text))
+            if tell is not None:
+                tell(text)
+
+        if self._direct is None:
+            self._direct = DirectReader(lost)
+
+    @property
+    def io_mode(self) -> str:
+        """Return how weights are read: `direct`, `buffered`, or `buffered-after-read-error`."""
+        return "buffered" if self._direct is None else self._direct.mode
+
     def read_into(self, name: str, buffer: Any) -> None:
         """Read the raw bytes of a tensor into a writable contiguous buffer of exactly its size."""
         info = self[name]
@@ -122,13 +144,16 @@ class Checkpoint:
     def read_run(self, infos: Sequence[TensorInfo], views: Sequence[memoryview]) -> None:
         """Read tensors that lie one after another in one file, each into its own view of exactly its size.
 
-        One system call, unless the system cuts it short. Raises CheckpointError naming the first tensor that came
-        short.
+        Buffered, it is one system call, unless the system cuts it short. Raises CheckpointError naming the first tensor
+        that came short.
         """
         path, offset = infos[0].path, infos[0].offset
         descriptor = self._descriptor(path)
         pending = [view for view in views if view.nbytes]
         done = 0
+        if self._direct is not None:
+            done = self._direct.read(path, offset, pending)
+            _drop(pending, done)
         while pending:
             try:
                 count = os.preadv(descriptor, pending, offset + done)
@@ -137,10 +162,7 @@ class Checkpoint:
             if count == 0:
                 raise self._short(infos, done, "the file ends here")
             done += count
-            while pending and count >= pending[0].nbytes:
-                count -= pending.pop(0).nbytes
-            if count:
-                pending[0] = pending[0][count:]
+            _drop(pending, count)
 
     def _short(self, infos: Sequence[TensorInfo], done: int, reason: str) -> CheckpointError:
         end = infos[0].offset + done
@@ -173,6 +195,16 @@ class Checkpoint:
         with self._lock:
             self._closed = True
             _close_all(self._descriptors)
+            if self._direct is not None:
+                self._direct.close()
+
+
+def _drop(views: list[memoryview], count: int) -> None:
+    """Drop the first ``count`` bytes of ``views``."""
+    while views and count >= views[0].nbytes:
+        count -= views.pop(0).nbytes
+    if count:
+        views[0] = views[0][count:]
 
 
 def _close_all(descriptors: dict[Path, int]) -> None:

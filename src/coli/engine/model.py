@@ -19,12 +19,14 @@ from coli.backends.candidates import default_search
 from coli.backends.dispatch import Dispatcher, Fallback
 from coli.backends.loader import Loaded, load
 from coli.engine.checkpoint import Checkpoint
+from coli.engine.direct import decide_io, direct_item
 from coli.engine.generation import TextStream, TokenStream, eos_ids_of
 from coli.engine.host_cpu import default_threads
-from coli.engine.host_memory import probe_host_memory, ram_budget_bytes, resident_bytes
+from coli.engine.host_memory import HostMemory, probe_host_memory, ram_budget_bytes, resident_bytes
 from coli.engine.ledger import Item, Ledger
 from coli.engine.location import child, find_snapshot
 from coli.engine.sampling import Sampler, SamplingChoice, resolve_sampling
+from coli.engine.store import READERS
 from coli.engine.tokenizer import Tokenizer
 from coli.errors import CheckpointError, UsageError
 from coli.families.config_file import read_config
@@ -202,6 +204,7 @@ class Model:
             },
             "context": self.engine.context,
             "prefill_chunk": self.engine.prefill_chunk,
+            "io": self.checkpoint.io_mode,
             "memory": {
                 "ram_limit_bytes": report["limit_bytes"],
                 "ram_reserved_bytes": report["reserved_bytes"],
@@ -259,6 +262,7 @@ def open_model(
     context: int | None = 4096,
     prefill_chunk: int = 128,
     ram: int | str | None = None,
+    io: str = "auto",
     backend: str | None = None,
     search: Search | None = None,
     plugins: Sequence[str] | None = None,
@@ -270,10 +274,11 @@ def open_model(
 
     `threads`: None takes the physical cores that this process may use. `context`: positions that prompt and answer may
     fill; None takes what the model was made for. `prefill_chunk`: prompt tokens computed at once. `ram`: hard limit in
-    bytes, or a size such as "12GiB". `backend`: a name or a library file. `search`: where backends are looked for.
-    `plugins`: allow list of family plugins. `text`: refuse a model without a tokenizer before its weights are read.
-    `progress` is told (bytes done, bytes in all) while resident weights are read, `tell` every new fallback once. None
-    of these changes a bit of the result.
+    bytes, or a size such as "12GiB". `io`: `direct` reads weights past the page cache, `buffered` through it, `auto`
+    takes what is faster for files of this size on this machine. `backend`: a name or a library file. `search`: where
+    backends are looked for. `plugins`: allow list of family plugins. `text`: refuse a model without a tokenizer before
+    its weights are read. `progress` is told (bytes done, bytes in all) while resident weights are read, `tell` every
+    new fallback once. None of these changes a bit of the result.
 
     Raises CheckpointError, FamilyError, BackendRefused, BudgetError, UsageError; nothing stays open after an error.
     """
@@ -296,10 +301,15 @@ def open_model(
         _require_count("--prefill-chunk", prefill_chunk)
         context = _context(context, resolution)
         workspace = workspace_bytes(threads)
-        ledger = Ledger({"ram": _limit(ram)})
+        memory = probe_host_memory()
+        limit = _limit(ram, memory)
+        ledger = Ledger({"ram": limit})
         ledger.reserve(Item("runtime", "ram", resident_bytes()))
         ledger.reserve(Item("backend workspace", "ram", workspace))
         ledger.reserve(Item("logits and sampling", "ram", _vocabulary(resolution) * _BYTES_PER_LOGIT))
+        if decide_io(io, _tensor_bytes(checkpoint), memory.available_bytes.value, limit) == "direct":
+            ledger.reserve(direct_item(READERS))
+            checkpoint.read_directly(None if tell is None else lambda reason: tell(Fallback("reads", "direct", reason)))
         dispatcher = resources.enter_context(Dispatcher([loaded], threads, workspace, tell))
         engine = engine_class(
             checkpoint,
@@ -361,10 +371,14 @@ def _context(context: int | None, resolution: Resolution) -> int:
     return context
 
 
-def _limit(ram: int | str | None) -> int:
+def _tensor_bytes(checkpoint: Checkpoint) -> int:
+    return sum(info.nbytes for info in checkpoint.tensors.values())
+
+
+def _limit(ram: int | str | None, memory: HostMemory) -> int:
     if ram is not None:
         return parse_size(ram) if isinstance(ram, str) else ram
-    return ram_budget_bytes(probe_host_memory(), resident_bytes())
+    return ram_budget_bytes(memory, resident_bytes())
 
 
 def _token_array(ids: Sequence[int]) -> npt.NDArray[np.int32]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from coli.engine.small_files import read_small
 
-__all__ = ["Mount", "parse_mounts", "probe_mounts"]
+__all__ = ["Mount", "mount_of", "parse_mounts", "probe_mounts"]
 
 _MAX_MOUNTS = 20_000
 _ESCAPE = re.compile(r"\\([0-3][0-7]{2})")
@@ -59,6 +60,17 @@ def parse_mounts(text: str) -> tuple[Mount, ...]:
 def probe_mounts(root: Path) -> tuple[Mount, ...]:
     """Read the mounts of the machine below ``root``; none when the table cannot be read."""
     return parse_mounts(read_small(root / "proc/self/mountinfo") or "")
+
+
+def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
+    """Return the mount that a resolved path is on: the longest, of equal ones the last, which lies on top. Pure."""
+    best = None
+    for mount in mounts:
+        point = mount.point.rstrip("/")
+        on_it = path == point or path.startswith(f"{point}/")
+        if on_it and (best is None or len(point) >= len(best.point.rstrip("/"))):
+            best = mount
+    return best
 
 
 def _unescaped(word: str) -> str:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from coli.engine.checkpoint import Checkpoint
     from coli.engine.safetensors import TensorInfo
 
-__all__ = ["ExpertKey", "ExpertStore", "ExpertTensors", "HeldExpert", "StoreStatistics", "expert_sizes"]
+__all__ = ["READERS", "ExpertKey", "ExpertStore", "ExpertTensors", "HeldExpert", "StoreStatistics", "expert_sizes"]
+
+READERS = 2
+"""Threads that read misses."""
 
 ExpertKey = tuple[int, int]
 """Layer and expert id."""
@@ -85,7 +88,7 @@ class ExpertStore:
         ledger: Ledger,
         item: Item,
         *,
-        readers: int = 2,
+        readers: int = READERS,
     ) -> None:
         self._checkpoint = checkpoint
         self._experts = experts

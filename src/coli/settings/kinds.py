@@ -12,7 +12,7 @@ from coli.errors import UsageError
 from coli.paths import user_path
 from coli.units import parse_size, render_size
 
-__all__ = ["FLAG", "IDS", "PATH", "PATHS", "SIZE", "STOPS", "TEXT", "TEXTS", "Kind", "integer", "number"]
+__all__ = ["FLAG", "IDS", "PATH", "PATHS", "SIZE", "STOPS", "TEXT", "TEXTS", "Kind", "choice", "integer", "number"]
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,18 @@ def number(minimum: float, maximum: float, *, above: bool = False) -> Kind:
         return float(value)
 
     return Kind("number", "X", check, check, show=lambda value: f"{value:g}")
+
+
+def choice(*names: str) -> Kind:
+    """Return the kind of a value that is one of ``names``."""
+
+    def check(value: Any, subject: str) -> str:
+        text = _text(value, subject)
+        if text not in names:
+            raise _refuse(subject, "is none of the choices", text, ", ".join(names))
+        return text
+
+    return Kind("choice", "|".join(names), check, check)
 
 
 def _ids(text: Any, subject: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coli.settings.kinds import FLAG, IDS, PATH, PATHS, SIZE, STOPS, TEXT, TEXTS, Kind, integer, number
+from coli.settings.kinds import FLAG, IDS, PATH, PATHS, SIZE, STOPS, TEXT, TEXTS, Kind, choice, integer, number
 
 __all__ = ["EVERY", "SETTINGS", "Setting", "find"]
 
@@ -127,6 +127,16 @@ SETTINGS: tuple[Setting, ...] = (
         "ram",
         _ENGINE,
         unset="what is available",
+    ),
+    Setting(
+        "io",
+        choice("auto", "direct", "buffered"),
+        "auto",
+        "Read weights past the page cache (direct) or through it (buffered); auto goes by their size and the memory.",
+        "--io",
+        "COLI_IO",
+        "io",
+        _ENGINE,
     ),
     # The prompt.
     Setting("raw", FLAG, False, "Send the prompt as it is, without the chat format.", "--raw", None, None, ("run",)),
