@@ -29,7 +29,9 @@ def _split(fix: str | None) -> tuple[str | None, tuple[str, ...]]:
     return fix, commands
 
 
-def _of(parts: tuple[Part, ...], well: Callable[[CheckpointFacts], Finding]) -> Callable[[MachineFacts], Iterator[Finding]]:
+def _of(
+    parts: tuple[Part, ...], well: Callable[[CheckpointFacts], Finding]
+) -> Callable[[MachineFacts], Iterator[Finding]]:
     def run(facts: MachineFacts) -> Iterator[Finding]:
         checkpoint = facts.checkpoint
         if checkpoint is None:

@@ -58,7 +58,10 @@ def _cores(facts: MachineFacts) -> Iterator[Finding]:
             "cpu.quota",
             "note",
             f"{shown}: the control group allows {quota:g} of {physical} cores",
-            (*evidence, seen(f"{quota:g} cores, set at {cpu.quota_at.value or 'a group that is not known'}", cpu.quota_cores)),
+            (
+                *evidence,
+                seen(f"{quota:g} cores, set at {cpu.quota_at.value or 'a group that is not known'}", cpu.quota_cores),
+            ),
             fix="in a container raise or leave out the limit (docker run --cpus); else nothing",
             cost=f"at most {quota:g} cores compute",
         )

@@ -124,7 +124,9 @@ def _release(facts: MachineFacts) -> Iterator[Finding]:
                 cost=_CPU,
             )
             return
-        yield Finding("driver.release", "ok", "recent enough for backends of CUDA 12", (seen(str(version), driver.version),))
+        yield Finding(
+            "driver.release", "ok", "recent enough for backends of CUDA 12", (seen(str(version), driver.version),)
+        )
         return
     yield Finding(
         "driver.too-old",

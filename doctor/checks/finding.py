@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from coli.backends.devices.facts import Fact
 from coli.doctor.facts.machine import MachineFacts
@@ -27,7 +27,7 @@ class Evidence:
     source: str
 
 
-def seen(text: str, fact: Fact[object] | str) -> Evidence:
+def seen(text: str, fact: Fact[Any] | str) -> Evidence:
     """Return evidence whose source is that of a fact."""
     return Evidence(text, fact if isinstance(fact, str) else fact.source)
 

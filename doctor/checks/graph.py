@@ -91,9 +91,7 @@ def _cause(row: Row) -> str:
 def _findings(check: Check, facts: MachineFacts, deadline_s: float) -> tuple[Finding, ...]:
     unfinished = [problem for problem in facts.problems if problem.field in check.reads]
     if unfinished:
-        return tuple(
-            _unfinished(f"the probe of {problem.field}", problem.kind, problem.text) for problem in unfinished
-        )
+        return tuple(_unfinished(f"the probe of {problem.field}", problem.kind, problem.text) for problem in unfinished)
     outcome = Task(lambda: tuple(check.run(facts)), deadline_s).result()
     if isinstance(outcome, Unfinished):
         return (_unfinished(f"the check {check.id}", outcome.kind, outcome.text),)

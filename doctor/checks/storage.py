@@ -54,7 +54,9 @@ def _of_kind(storage: StorageFacts) -> Iterator[Finding]:
             tuple(evidence),
             fix="copy it into the Linux file system of WSL, for example your home folder" if windows else fix,
             commands=(f"cp -a {shlex.quote(storage.path)} ~/",) if windows else commands,
-            cost="reading experts is about ten times slower than from a local disk" if windows else "every expert that is not in memory comes over the network",
+            cost="reading experts is about ten times slower than from a local disk"
+            if windows
+            else "every expert that is not in memory comes over the network",
         )
     elif storage.fs_class.value == "memory":
         yield Finding(

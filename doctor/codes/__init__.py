@@ -44,7 +44,11 @@ def _rules() -> dict[str, Page]:
     seen_in = "a rule of the build matrix; `coli build --explain CELL` applies it"
     return {
         f"build.{rule.id}": Page(
-            f"build.{rule.id}", f"The build matrix refuses: {rule.id.replace('-', ' ')}.", rule.reason, rule.fix, seen_in
+            f"build.{rule.id}",
+            f"The build matrix refuses: {rule.id.replace('-', ' ')}.",
+            rule.reason,
+            rule.fix,
+            seen_in,
         )
         for rule in load_matrix().rules.values()
     }

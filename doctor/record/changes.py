@@ -13,9 +13,10 @@ from coli.backends.devices.facts import DriverState
 from coli.backends.targets import parse_capability
 from coli.build_matrix.version import parse_version
 from coli.doctor.facts.cpu import CpuFacts
+from coli.doctor.facts.disks import DiskKind
 from coli.doctor.facts.machine import MachineFacts
 from coli.doctor.facts.memory import MemoryFacts
-from coli.doctor.facts.storage import DiskKind, StorageFacts
+from coli.doctor.facts.storage import StorageFacts
 from coli.engine.host_memory import HostMemory, ram_budget_bytes
 from coli.errors import UsageError
 from coli.settings.names import nearest
@@ -26,6 +27,8 @@ __all__ = ["KEYS", "change_facts"]
 _SOURCE = "--set"
 _GPU = re.compile(r"gpu\.(\d{1,2})\.(\w+)")
 _MAX_GPUS = 16
+_STATES: tuple[DriverState, ...] = get_args(DriverState)
+_KINDS: tuple[DiskKind, ...] = get_args(DiskKind)
 
 KEYS = {
     "gpu.N.vram": "memory of GPU N, all of it free; N may be one more than there are",
@@ -39,7 +42,7 @@ KEYS = {
     "driver.state": "state of the driver: ok, absent, mismatch, ...",
     "driver.version": "release of the driver",
     "driver.cuda": "newest CUDA that the driver runs: 12.4",
-    "model.disk": f"kind of the disk of MODEL: {', '.join(get_args(DiskKind))}",
+    "model.disk": f"kind of the disk of MODEL: {', '.join(_KINDS)}",
 }
 """Key -> what it changes. Sizes are as everywhere: 12GiB; a bare number is GiB."""
 
@@ -139,7 +142,7 @@ def _budget(memory: MemoryFacts, host: HostMemory) -> MemoryFacts:
     return replace(memory, host=host, budget_bytes=Fact.of(ram_budget_bytes(host, resident), _SOURCE))
 
 
-def _cpu(facts: MachineFacts, value: str, key: str, **changes: Any) -> MachineFacts:
+def _cpu(facts: MachineFacts, key: str, **changes: Any) -> MachineFacts:
     if facts.cpu is None:
         raise _no_facts(key)
     cpu: CpuFacts = replace(facts.cpu, **changes)
@@ -150,7 +153,7 @@ def _cores(facts: MachineFacts, value: str) -> MachineFacts:
     if not value.isdecimal() or not 1 <= int(value[:6]) <= 1024:
         raise _refuse(f"cpu.cores={value}", "is not a number of cores", "1 to 1024")
     cores = Fact.of(int(value), _SOURCE)
-    return _cpu(facts, value, "cpu.cores", physical_cores=cores, threads=cores, quota_cores=Fact[float].absent(_SOURCE))
+    return _cpu(facts, "cpu.cores", physical_cores=cores, threads=cores, quota_cores=Fact[float].absent(_SOURCE))
 
 
 def _level(facts: MachineFacts, value: str) -> MachineFacts:
@@ -158,7 +161,7 @@ def _level(facts: MachineFacts, value: str) -> MachineFacts:
         raise _refuse(f"cpu.level={value}", "is not a level", ", ".join(LEVELS))
     order = list(LEVELS)
     levels = tuple(level for level in order[order.index(value) :] if LEVELS[level][0] in (None, LEVELS[value][0]))
-    return _cpu(facts, value, "cpu.level", level=value, levels=levels)
+    return _cpu(facts, "cpu.level", level=value, levels=levels)
 
 
 def _driver(field: str) -> Callable[[MachineFacts, str], MachineFacts]:
@@ -167,10 +170,11 @@ def _driver(field: str) -> Callable[[MachineFacts, str], MachineFacts]:
             raise _no_facts(f"driver.{field}")
         driver = facts.devices.driver
         if field == "state":
-            if value not in get_args(DriverState):
-                raise _refuse(f"driver.state={value}", "is not a state", ", ".join(get_args(DriverState)))
+            state = next((state for state in _STATES if state == value), None)
+            if state is None:
+                raise _refuse(f"driver.state={value}", "is not a state", ", ".join(_STATES))
             gpus = facts.devices.gpus if value == "ok" else ()
-            driver = replace(driver, state=value, evidence=_SOURCE)
+            driver = replace(driver, state=state, evidence=_SOURCE)
             return replace(facts, devices=replace(facts.devices, driver=driver, gpus=gpus))
         version = parse_version(value)
         if version is None:
@@ -185,10 +189,11 @@ def _driver(field: str) -> Callable[[MachineFacts, str], MachineFacts]:
 
 
 def _disk(facts: MachineFacts, value: str) -> MachineFacts:
-    if value not in get_args(DiskKind):
-        raise _refuse(f"model.disk={value}", "is not a kind of disk", ", ".join(get_args(DiskKind)))
+    kind = next((kind for kind in _KINDS if kind == value), None)
+    if kind is None:
+        raise _refuse(f"model.disk={value}", "is not a kind of disk", ", ".join(_KINDS))
     storage: list[StorageFacts] = [
-        replace(one, kind=Fact.of(value, _SOURCE), fs_class=Fact.of("local", _SOURCE)) if one.role == "model" else one
+        replace(one, kind=Fact.of(kind, _SOURCE), fs_class=Fact.of("local", _SOURCE)) if one.role == "model" else one
         for one in facts.storage or ()
     ]
     if not any(one.role == "model" for one in storage):

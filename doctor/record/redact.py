@@ -20,7 +20,9 @@ _ASSIGNED = re.compile(
 )
 _LONG = re.compile(r"(?<![\w/+.-])[A-Za-z0-9+/_-]{40,}={0,2}(?![\w/+.-])")
 _USERINFO = re.compile(r"(?<=://)[^/\s@]+@")
-_HOMES = re.compile(r"(?:/home|/Users|/mnt/[a-z]/Users|/export/home|/var/home)/[^/\s:,;'\"\\<>]+|[A-Za-z]:\\Users\\[^\\\s:;'\"<>]+")
+_HOMES = re.compile(
+    r"(?:/home|/Users|/mnt/[a-z]/Users|/export/home|/var/home)/[^/\s:,;'\"\\<>]+|[A-Za-z]:\\Users\\[^\\\s:;'\"<>]+"
+)
 _UUID = re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")
 _UUID_PART = re.compile(r"\b((?:MIG-)?GPU-|MIG-)([0-9a-fA-F][0-9a-fA-F-]*)(?![0-9a-fA-F-])")
 _MAC = re.compile(r"(?<![0-9A-Fa-f:])(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])")
@@ -35,9 +37,13 @@ _PROCESS = re.compile(r"(<process_name>)([^<]+)(</process_name>)")
 _PROCESS_ROW = re.compile(r"(?m)^(\|\s+\d+\s+(?:(?:N/A|\d+)\s+){2}\d+\s+[CGM+]+\s+)(\S.*?)(\s+\S+\s*\|)$")
 _PROCESS_FIELD = re.compile(r"(?m)^(\s*Name\s+:\s)(/.+|[^\s].*)$")
 _MOUNT_USER = re.compile(r"\b(user(?:name)?|domain)=([^,\s]+)")
-_REMOTE_SOURCE = re.compile(r"( - (?:nfs4?|cifs|smb3|smbfs|fuse\.sshfs|ceph|glusterfs|fuse\.glusterfs|lustre|beegfs) )(\S+)")
+_REMOTE_SOURCE = re.compile(
+    r"( - (?:nfs4?|cifs|smb3|smbfs|fuse\.sshfs|ceph|glusterfs|fuse\.glusterfs|lustre|beegfs) )(\S+)"
+)
 _AT = re.compile(r"\b[\w.+-]+@[\w.-]*\w")
-_IDENTIFIER = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])|(?:(?<=docker-)|(?<=docker/)|(?<=crio-))[0-9a-f]{12,63}")
+_IDENTIFIER = re.compile(
+    r"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])|(?:(?<=docker-)|(?<=docker/)|(?<=crio-))[0-9a-f]{12,63}"
+)
 _COMMON_USERS = frozenset(("root", "user", "admin", "nobody", "daemon", "ubuntu", "debian", "test", "home", "data"))
 _COMMON_HOSTS = frozenset(("localhost", "local", "linux", "ubuntu", "debian", "host", "none"))
 _LEAST_LETTERS = 3  # a shorter name is in every other word

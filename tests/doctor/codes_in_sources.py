@@ -66,6 +66,7 @@ ELSEWHERE = (
     *(f"slots.{code}" for code in ("order", "signature", "older-minor", "absent")),
 )
 
+
 def codes_in(path: Path) -> Iterator[tuple[str, str]]:
     """Yield each code and the place where it stands."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -127,9 +128,7 @@ def _values(node: ast.expr) -> Iterator[str]:
     elif isinstance(node, ast.IfExp):
         yield from _values(node.body)
         yield from _values(node.orelse)
-    elif isinstance(node, ast.JoinedStr):
-        yield f"not known how it is put together: {text}"
-    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+    elif isinstance(node, ast.JoinedStr) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
         yield f"not known how it is put together: {text}"
 
 

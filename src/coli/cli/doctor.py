@@ -32,8 +32,8 @@ def command(settings: Resolved) -> int:
     Nothing is changed. Exit code 0: healthy, or notes; 1: a check failed (or warned, with --strict); 2: usage; 3: a
     check or probe did not finish.
     """
-    from coli.doctor.checks.graph import choose_checks, run_checks
     from coli.doctor.checks.gpu import gpu_check
+    from coli.doctor.checks.graph import choose_checks, run_checks
     from coli.doctor.checks.table import CHECKS
     from coli.doctor.report.document import Report, decide_exit_code, to_document
     from coli.doctor.report.text import render_text
@@ -56,22 +56,18 @@ def command(settings: Resolved) -> int:
     stages = predict_stages(facts.backends, facts.stages) if facts.backends and facts.stages else ()
     report = Report(run_checks(chosen, facts), facts, stages, settings["strict"], times)
     if settings["html"] is not None:
-        from coli.doctor.report.html import render_html
         from coli.doctor.record.write import write_atomically
+        from coli.doctor.report.html import render_html
 
         write_atomically(Path(settings["html"]), render_html(report))
     if settings["json"]:
         click.echo(json.dumps(to_document(report), ensure_ascii=False, indent=2))
     else:
-        terminal.pieces(
-            render_text(report, terminal.width, ascii=terminal.is_ascii, verbose=settings["verbose"])
-        )
+        terminal.pieces(render_text(report, terminal.width, ascii=terminal.is_ascii, verbose=settings["verbose"]))
     return decide_exit_code(report)
 
 
-def _facts(
-    settings: Resolved, checks: tuple[Check, ...], terminal: Terminal, times: dict[str, float]
-) -> MachineFacts:
+def _facts(settings: Resolved, checks: tuple[Check, ...], terminal: Terminal, times: dict[str, float]) -> MachineFacts:
     """Return the facts that the checks read: of this machine, of a tree, or of a record; then changed by --set."""
     from coli.doctor.facts.machine import FIELDS, probe_machine
     from coli.doctor.record.changes import change_facts
