@@ -73,7 +73,7 @@ def _refused(facts: MachineFacts) -> Iterator[Finding]:
         yield Finding(
             f"backend.{gate.code}",
             "warn",
-            f"{row.candidate.name} is refused by the gate {gate.gate}: {gate.evidence}",
+            f"{row.candidate.path.name} is refused by the gate {gate.gate}: {gate.evidence}",
             (_evidence(row, gate), _place(row)),
             fix=gate.fix or "build it again, or remove the file",
             commands=tuple(commands),
@@ -137,7 +137,7 @@ def why_not(trace: Trace, selection: Selection, device: VisibleDevice | None = N
         f"{name} is not used: the gate {gate.gate} refuses {row.candidate.name}: {gate.evidence}",
         tuple(_evidence(one, refusal) for one, refusal in refusals),
         fix=gate.fix or "build it again",
-        commands=_rebuild(gate) + ("coli backends explain " + shlex.quote(str(row.candidate.path)),),
+        commands=(*_rebuild(gate), "coli backends explain " + shlex.quote(str(row.candidate.path))),
         cost=cost,
     )
 

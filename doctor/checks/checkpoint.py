@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from coli.doctor.checks.finding import Check, Evidence, Finding, not_known, seen
 from coli.doctor.facts.checkpoint import CheckpointFacts, Part, Problem
@@ -11,13 +14,31 @@ from coli.units import render_size
 
 __all__ = ["CHECKS"]
 
+_SHOWN = 3  # names of files in one line
 
-def _finding(problem: Problem) -> Finding:
-    evidence = (Evidence(problem.evidence, problem.subject),) if problem.evidence else ()
-    fix, commands = _split(problem.fix)
-    cost = "the model cannot run" if problem.status == "fail" else None
-    summary = problem.summary if problem.subject in problem.summary else f"{problem.subject}: {problem.summary}"
-    return Finding(problem.code, problem.status, summary, evidence, fix, commands, cost)
+
+def _findings(problems: Sequence[Problem], folder: Path | None) -> Iterator[Finding]:
+    """Yield a finding for each kind of problem: 46 files that were not fetched are one thing to do."""
+    groups: dict[tuple[str, str, str, str | None], list[Problem]] = {}
+    for problem in problems:
+        groups.setdefault((problem.code, problem.status, problem.summary, problem.fix), []).append(problem)
+    for same in groups.values():
+        first, names = same[0], [_shown(problem.subject, folder) for problem in same]
+        evidence = tuple(Evidence(problem.evidence, problem.subject) for problem in same if problem.evidence)
+        fix, commands = _split(first.fix)
+        if folder is not None and any(command.startswith("git ") for command in commands):
+            commands = (f"cd {shlex.quote(str(folder))}", *commands)
+        cost = "the model cannot run" if first.status == "fail" else None
+        listed = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        subject = listed if len(same) == 1 else f"{len(same)} files ({listed})"
+        summary = first.summary if len(same) == 1 and first.subject in first.summary else f"{subject}: {first.summary}"
+        yield Finding(first.code, first.status, summary, evidence, fix, commands, cost)
+
+
+def _shown(subject: str, folder: Path | None) -> str:
+    """Return a file's name within the checkpoint: the folder stands above it in the report."""
+    path = Path(subject)
+    return str(path.relative_to(folder)) if folder is not None and folder in path.parents else subject
 
 
 def _split(fix: str | None) -> tuple[str | None, tuple[str, ...]]:
@@ -25,7 +46,8 @@ def _split(fix: str | None) -> tuple[str | None, tuple[str, ...]]:
     if fix is None:
         return None, ()
     parts = fix.split("`")
-    commands = tuple(part for part in parts[1::2] if " " in part.strip())
+    # One with a word to be filled in stays in the sentence: it cannot be pasted as it is.
+    commands = tuple(part for part in parts[1::2] if " " in part.strip() and not re.search(r"\b[A-Z]{4,}\b", part))
     return fix, commands
 
 
@@ -38,8 +60,7 @@ def _of(
             yield not_known("checkpoint", "the checkpoint", "no MODEL was given")
             return
         problems = [problem for problem in checkpoint.problems if problem.part in parts]
-        for problem in problems:
-            yield _finding(problem)
+        yield from _findings(problems, checkpoint.folder.value)
         if not any(problem.status in ("warn", "fail") for problem in problems):
             yield well(checkpoint)
 

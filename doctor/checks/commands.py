@@ -6,7 +6,15 @@ import shlex
 
 from coli.doctor.facts.machine import MachineFacts
 
-__all__ = ["as_root", "driver_commands", "install", "install_compiler", "install_driver", "without_stubs"]
+__all__ = [
+    "as_root",
+    "driver_commands",
+    "install",
+    "install_compiler",
+    "install_driver",
+    "install_libcuda",
+    "without_stubs",
+]
 
 # Word in the name of the system -> how its package manager installs.
 _MANAGERS = (
@@ -16,6 +24,17 @@ _MANAGERS = (
     (("suse",), "zypper install"),
     (("alpine",), "apk add"),
 )
+# Words in the name of a release -> the versions of g++ that are packages there, beside the default one.
+_PACKAGED_GCC: dict[tuple[str, ...], range] = {
+    ("debian", "11"): range(9, 11),
+    ("debian", "12"): range(11, 13),
+    ("debian", "13"): range(12, 15),
+    ("ubuntu", "20.04"): range(7, 11),
+    ("ubuntu", "22.04"): range(9, 13),
+    ("ubuntu", "24.04"): range(9, 15),
+    ("ubuntu", "24.10"): range(11, 15),
+    ("ubuntu", "25.04"): range(11, 16),
+}
 _GXX = {"apt-get install": "g++", "dnf install": "gcc-c++", "pacman -S": "gcc", "zypper install": "gcc-c++"}
 
 
@@ -41,18 +60,17 @@ def install(package: str, facts: MachineFacts) -> tuple[str, ...]:
 
 
 def install_compiler(facts: MachineFacts, newest_gcc: int | None = None) -> tuple[str, ...]:
-    """Return the command that installs a C++ compiler, of version ``newest_gcc`` where versions are packages."""
+    """Return the command that installs a C++ compiler, not later than ``newest_gcc`` where that is a package."""
     manager = _manager(facts)
     if manager is None:
         return ()
     if newest_gcc is None:
         return install(_GXX.get(manager, "g++"), facts)
-    if manager == "apt-get install":
-        return install(f"g++-{newest_gcc}", facts)
-    if manager == "dnf install":
-        return install(f"gcc-toolset-{newest_gcc}" if "fedora" not in _name(facts) else f"gcc{newest_gcc}-c++", facts)
-    if manager == "zypper install":
-        return install(f"gcc{newest_gcc}-c++", facts)
+    name = _name(facts)
+    for release, packaged in _PACKAGED_GCC.items():
+        if all(word in name for word in release):
+            fitting = [version for version in packaged if version <= newest_gcc]
+            return install(f"g++-{max(fitting)}", facts) if fitting else ()
     return ()
 
 
@@ -71,6 +89,19 @@ def install_driver(facts: MachineFacts) -> tuple[str, ...]:
     if _manager(facts) == "pacman -S":
         return (as_root("pacman -S nvidia-open nvidia-utils", facts), as_root("reboot", facts))
     return ()
+
+
+def install_libcuda(facts: MachineFacts) -> tuple[str, ...]:
+    """Return the command that installs libcuda beside a driver that has none."""
+    name = _name(facts)
+    if "ubuntu" in name or "pop!_os" in name or "mint" in name:
+        version = facts.devices.driver.version.value if facts.devices is not None else None
+        return install(f"libnvidia-compute-{version.split('.')[0]}", facts) if version else ()
+    if "debian" in name:
+        return install("libcuda1", facts)
+    if "fedora" in name:
+        return install("xorg-x11-drv-nvidia-cuda-libs", facts)
+    return install("nvidia-utils", facts) if _manager(facts) == "pacman -S" else ()
 
 
 def without_stubs(facts: MachineFacts) -> tuple[str, ...]:

@@ -103,6 +103,8 @@ def _capability(facts: MachineFacts) -> Iterator[Finding]:
                 fix="nothing: cards below 8.0 cannot run these kernels; the CPU serves instead",
                 cost="this card is not used",
             )
+    if not selection.usable and not selection.skipped:
+        yield Finding("devices.none", "skip", "no GPU that could be used")
     if selection.usable:
         shown = ", ".join(f"{device.name} ({device.capability.value})" for device in selection.usable)
         yield Finding(

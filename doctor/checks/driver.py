@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coli.backends.devices import decide_advice, driver_at_least, driver_floor
-from coli.doctor.checks.commands import driver_commands, install_driver
+from coli.backends.devices import DeviceFacts, decide_advice, driver_at_least, driver_floor
+from coli.doctor.checks.commands import driver_commands, install_driver, install_libcuda
 from coli.doctor.checks.finding import Check, Evidence, Finding, Status, not_known, seen
 from coli.doctor.facts.machine import MachineFacts
 
@@ -64,23 +64,22 @@ def _state(facts: MachineFacts) -> Iterator[Finding]:
     advice = decide_advice(devices)
     cards = devices.pci_cards.value
     if driver.state == "absent":
-        if not cards and not (devices.container and advice):
+        if not cards and advice is None:
             where = "none on the bus" if devices.pci_cards.known else "the bus cannot be read"
             yield Finding(
                 "driver.absent",
                 "note",
                 f"no NVIDIA driver and no NVIDIA card ({where}): everything runs on the CPU",
                 tuple(evidence),
-                fix=advice.text if advice else None,
             )
             return
         # Without access, a container looks like a machine without a GPU: what is not known is not a failure.
         status: Status = "fail" if cards and not devices.container else "note"
-        card = f"{cards} NVIDIA card{'s' if cards != 1 else ''}" if cards else "a card, if the machine has one,"
+        card = f"{cards} NVIDIA card{'s' if cards != 1 else ''}" if cards else "a GPU of this machine, if it has one,"
         yield Finding(
             "driver.absent",
             status,
-            f"{card} cannot be used: no driver " + ("in this container" if devices.container else "is installed"),
+            f"no driver {_where(devices)}: {card} cannot be used",
             (*evidence, seen(f"{cards} on the bus", devices.pci_cards)),
             fix=advice.text if advice else "install NVIDIA's driver",
             commands=driver_commands(advice.kind, facts) if advice else install_driver(facts),
@@ -96,6 +95,10 @@ def _state(facts: MachineFacts) -> Iterator[Finding]:
         commands=driver_commands(advice.kind, facts) if advice else (),
         cost=_CPU,
     )
+
+
+def _where(devices: DeviceFacts) -> str:
+    return "in this container" if devices.container else "reaches WSL" if devices.platform == "wsl2" else "is installed"
 
 
 def _release(facts: MachineFacts) -> Iterator[Finding]:
@@ -120,7 +123,7 @@ def _release(facts: MachineFacts) -> Iterator[Finding]:
                 (seen("not found", driver.libcuda),),
                 fix="install the driver's compute libraries; in a container start it with "
                 "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-                commands=install_driver(facts) if not devices.container else (),
+                commands=install_libcuda(facts) if not devices.container else (),
                 cost=_CPU,
             )
             return
@@ -134,7 +137,10 @@ def _release(facts: MachineFacts) -> Iterator[Finding]:
         f"driver {version or 'of an unknown release'} runs CUDA {newest[0]}.{newest[1]} at most"
         if newest
         else f"driver {version} is older than {floor}",
-        (seen(str(version), driver.version), seen(str(newest), driver.max_cuda)),
+        (
+            seen(str(version), driver.version),
+            seen(f"CUDA {'.'.join(map(str, newest or ('not known',)))}", driver.max_cuda),
+        ),
         fix=f"install driver {floor} or later; backends are built with CUDA 12 or 13",
         commands=install_driver(facts),
         cost=_CPU,

@@ -47,16 +47,25 @@ def _of_kind(storage: StorageFacts) -> Iterator[Finding]:
     commands = (f"cp -a {shlex.quote(storage.path)} /path/on/a/local/nvme/disk/",)
     if storage.fs_class.value == "remote":
         windows = file_system in ("9p", "drvfs") and (storage.mount_point.value or "").startswith("/mnt/")
+        if windows:
+            yield Finding(
+                "storage.windows-drive",
+                "warn",
+                f"{shown}: a Windows drive, reached through the 9p bridge",
+                tuple(evidence),
+                fix="copy it into the Linux file system of WSL, for example your home folder",
+                commands=(f"cp -a {shlex.quote(storage.path)} ~/",),
+                cost="reading experts is about ten times slower than from WSL's own disk",
+            )
+            return
         yield Finding(
-            "storage.windows-drive" if windows else "storage.remote",
+            "storage.remote",
             "warn",
-            f"{shown}: {'a Windows drive, reached through the 9p bridge' if windows else f'a remote file system ({file_system})'}",
+            f"{shown}: a remote file system ({file_system})",
             tuple(evidence),
-            fix="copy it into the Linux file system of WSL, for example your home folder" if windows else fix,
-            commands=(f"cp -a {shlex.quote(storage.path)} ~/",) if windows else commands,
-            cost="reading experts is about ten times slower than from a local disk"
-            if windows
-            else "every expert that is not in memory comes over the network",
+            fix=fix,
+            commands=commands,
+            cost="every expert that is not in memory comes over the network",
         )
     elif storage.fs_class.value == "memory":
         yield Finding(

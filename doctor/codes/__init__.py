@@ -1,4 +1,4 @@
-"""A page for every code: what it means, why it matters, how to fix it. The texts lie in the TOML files beside this one."""
+"""A page for every code: what it means, why it matters, how to fix it. The TOML files here have the texts."""
 
 from __future__ import annotations
 

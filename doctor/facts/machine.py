@@ -60,7 +60,8 @@ class CompilerFacts:
 class MachineFacts:
     """What is known of a machine. None: it was not asked for, or ``problems`` says why there is no answer.
 
-    ``model``: the path that was given. ``stages``: those that the engine of its family uses. ``here``: this machine; False for a tree or a record of another one.
+    ``model``: the path that was given. ``stages``: those that the engine of its family uses. ``here``: this machine;
+    False for a tree or a record of another one.
     """
 
     here: bool = True
@@ -98,8 +99,9 @@ FIELDS = tuple(
 class Request:
     """What to look at, and with what. ``search``: where backends are looked for.
 
-    ``root``: another one replays the machine below it; its PATH is that of ``environment``, below it as well. ``machine``
-    is its kind then (``x86_64``). ``cache``: where toolkits are that were made from wheels. ``folders``: paths in use beside the model, by role (``cache``, ``data``, ``mirror``).
+    ``root``: another one replays the machine below it; its PATH is that of ``environment``, below it as well.
+    ``machine`` is its kind then (``x86_64``). ``cache``: where toolkits are that were made from wheels. ``model``
+    and ``folders`` are paths as the machine has them; the latter are in use beside the model, by role (``cache``, ``data``, ``mirror``).
     """
 
     settings: Resolved
@@ -212,7 +214,7 @@ def _probes(request: Request, tasks: Mapping[str, Task[Any]]) -> dict[str, Calla
             return None
         mirrors = [path for role, path in request.folders if role == "mirror"]
         return probe_checkpoint(
-            request.model,
+            places.locate(str(request.model)),
             plugins=request.plugins,
             mirrors=mirrors,
             deep=request.deep,

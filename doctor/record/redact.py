@@ -50,10 +50,10 @@ _LEAST_LETTERS = 3  # a shorter name is in every other word
 
 
 class Redactor:
-    """Replace by type: `<home>`, `<user>`, `<host>`, `<uuid-1>`, `<serial-1>`, `<process-1>`, `<mac-1>`, `<ip-1>`, `<secret-1>`.
+    """Replace by type: `<home>`, `<user>`, `<host>`, `<uuid-1>`, `<serial-1>`, `<mac-1>`, `<ip-1>`, `<secret-1>` ...
 
     ``home``, ``user``, ``hosts``: of this user and machine. ``variables``: the environment, whose values are secrets
-    where their names say so. Texts are given first (`learn`), so that a value which one of them reveals is replaced in all.
+    where their names say so. Texts are shown first (`learn`): a UUID of one may stand cut in another.
     """
 
     def __init__(

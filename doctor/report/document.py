@@ -52,7 +52,7 @@ class Anomaly:
 
 
 def find_anomalies(rows: Sequence[Row]) -> tuple[Anomaly, ...]:
-    """Return warnings and failures, root causes of most first: those that failed, then by the checks they hide. Pure."""
+    """Return warnings and failures, root causes of most first: by status, then by the checks that they hide. Pure."""
     found = []
     for row in rows:
         hides = tuple(other.check for other in rows if other.cause == row.check)

@@ -207,17 +207,22 @@ main { max-width: 60rem; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2rem; } h3 { font-size: 1rem; margin: 1rem 0 .3rem; }
 small, .cost { color: #777; } code, pre { font: .9em ui-monospace, monospace; }
 pre { background: #8881; padding: .6rem; overflow-x: auto; border-radius: .3rem; margin: .4rem 0; }
-.badge { font-size: .75rem; font-weight: bold; padding: .1rem .45rem; border-radius: .3rem; color: #fff; background: #777; }
+.badge { font-size: .75rem; font-weight: bold; padding: .1rem .45rem; border-radius: .3rem; color: #fff;
+background: #777; }
 .badge.ok { background: #2a7d3f; } .badge.note { background: #2166a5; } .badge.warn { background: #a86400; }
 .badge.fail, .badge.crash, .badge.timeout { background: #b3261e; }
 article { border-left: .3rem solid #a86400; padding: .1rem .8rem; margin: 1rem 0; }
 article.fail, article.crash, article.timeout { border-color: #b3261e; } article p { margin: .3rem 0; }
 .bar { display: flex; height: 1.6rem; border-radius: .3rem; overflow: hidden; border: 1px solid var(--line); }
-.part { min-width: 2px; } .key { display: inline-block; width: .8rem; height: .8rem; margin-right: .3rem; border-radius: .2rem; }
-.used { background: #8d8d8d; } .kept { background: #c9c2a5; } .free { background: #5aa469; } .model { background: #4d7fc4; }
-.role0 { background: #4d7fc4; } .role1 { background: #5aa469; } .role2 { background: #c98a3a; } .role3 { background: #9b6fb3; }
+.part { min-width: 2px; } .key { display: inline-block; width: .8rem; height: .8rem; margin-right: .3rem;
+border-radius: .2rem; }
+.used { background: #8d8d8d; } .kept { background: #c9c2a5; } .free { background: #5aa469; } .model { background:
+#4d7fc4; }
+.role0 { background: #4d7fc4; } .role1 { background: #5aa469; } .role2 { background: #c98a3a; } .role3 {
+background: #9b6fb3; }
 .role4 { background: #b9574f; } .role5 { background: #57a3a8; }
-.tier ul { list-style: none; padding: 0; margin: .3rem 0; display: flex; flex-wrap: wrap; gap: .2rem 1rem; font-size: .85rem; }
+.tier ul { list-style: none; padding: 0; margin: .3rem 0; display: flex; flex-wrap: wrap; gap: .2rem 1rem;
+font-size: .85rem; }
 .rows { list-style: none; padding: 0; } .rows li { margin: .2rem 0; overflow-wrap: anywhere; }
 table { border-collapse: collapse; font-size: .9rem; } td, th { text-align: left; padding: .2rem .8rem .2rem 0;
 border-bottom: 1px solid var(--line); }

@@ -42,6 +42,7 @@ _STYLES: dict[Status, str] = {
     "timeout": "bold red",
     "crash": "bold red",
 }
+_MOST_LINES = 3  # of one piece of evidence; all of them with `verbose`
 _LABELS = 9  # columns of "evidence "
 
 
@@ -65,9 +66,10 @@ class _Renderer:
         for section in dict.fromkeys(row.section for row in report.rows):
             yield ()
             yield ((SECTIONS.get(section, section.upper()), "bold"),)
+            told: set[str] = set()
             for row in report.rows:
                 if row.section == section:
-                    yield from self._row(row)
+                    yield from self._row(row, told)
         if report.stages:
             yield ()
             yield (("Stages", "bold"),)
@@ -88,8 +90,13 @@ class _Renderer:
             if one.hides:
                 yield from self._labelled("hides", f"not run because of it: {', '.join(one.hides)}")
 
-    def _row(self, row: Row) -> Iterator[Line]:
+    def _row(self, row: Row, told: set[str]) -> Iterator[Line]:
         for finding in row.findings:
+            # One missing thing keeps several checks from being run; it is said once.
+            if finding.status == "skip" and not self._verbose:
+                if finding.summary in told:
+                    continue
+                told.add(finding.summary)
             # What stands on top in whole is only named here.
             on_top = finding.status in ("warn", "fail", "timeout", "crash")
             yield from self._finding(finding, whole=self._verbose or finding.status == "note", short=on_top)
@@ -110,17 +117,20 @@ class _Renderer:
             return
         if self._verbose or status not in ("ok", "note"):
             for one in finding.evidence:
-                yield from self._labelled("seen", f"{_plain(one.text)} ({_plain(one.source)})")
+                yield from self._labelled("seen", f"{_plain(one.text)} ({_plain(one.source)})", _MOST_LINES)
         if finding.cost and status != "ok":
             yield from self._labelled("cost", _plain(finding.cost))
-        if finding.fix:
+        if finding.fix and finding.fix not in finding.commands:
             yield from self._labelled("fix", _plain(finding.fix))
         for command in finding.commands:
             yield ((" " * 10 + " " * _LABELS, ""), ("$ ", "dim"), (_plain(command), "bold"))
 
-    def _labelled(self, label: str, text: str) -> Iterator[Line]:
+    def _labelled(self, label: str, text: str, most: int | None = None) -> Iterator[Line]:
         lead = " " * 10 + f"{label:<{_LABELS}}"
-        for number, part in enumerate(self._wrapped(text, len(lead))):
+        parts = self._wrapped(text, len(lead))
+        if most is not None and len(parts) > most and not self._verbose:
+            parts = [*parts[:most], "..."]
+        for number, part in enumerate(parts):
             yield ((lead if number == 0 else " " * len(lead), "dim"), (part, ""))
 
     def _stages(self, rows: Sequence[StageRow]) -> Iterator[Line]:

@@ -28,6 +28,16 @@ _SITES = ("argument", "nonfinite", "scale", "memory", "device")
 _STATES = tuple(state for state in get_args(DriverState) if state != "ok")
 _SAMPLING = ("temperature", "top-k", "top-p", "min-p", "seed")
 
+_CODE_PATHS = (
+    "no-device",
+    "flavour",
+    "no-code",
+    "below-minimum",
+    "ptx-unknown",
+    "capability-unknown",
+    "driver-too-old-for-ptx",
+)
+
 # Codes that are put together: what the source says -> what comes out. One that is not here fails the test.
 _MADE: dict[str, tuple[str, ...]] = {
     'f"backend.{finding.code}"': (),  # the gates, which are collected where they judge
@@ -51,11 +61,7 @@ _MADE: dict[str, tuple[str, ...]] = {
     'f"toolkit.{finding.code}"': (),  # the findings of find_toolkits, collected
     'f"{section}.not-known"': tuple(f"{section}.not-known" for section in (*SECTIONS, "gpu")),
     # Gates whose code comes from a table or another module.
-    "codes[0] if codes else 'no-device'": tuple(
-        f"architecture.{code}"
-        for code in ("no-device", "flavour", "no-code", "below-minimum", "ptx-unknown", "capability-unknown")
-    )
-    + ("architecture.driver-too-old-for-ptx",),
+    "codes[0] if codes else 'no-device'": tuple(f"architecture.{code}" for code in _CODE_PATHS),
 }
 MADE = {ast.unparse(ast.parse(text)): codes for text, codes in _MADE.items()}
 
@@ -82,17 +88,15 @@ def codes_in(path: Path) -> Iterator[tuple[str, str]]:
             yield from ((code, place) for code in _of_call(node, path, gates.get(id(node), "")))
         elif isinstance(node, ast.ClassDef):
             for line in node.body:
-                if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
-                    if line.targets[0].id == "code" and isinstance(line.value, ast.Constant):
-                        yield str(line.value.value), place
+                if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "code":
+                    yield from ((code, place) for code in _values(line.value))
 
 
 def _gate_of(function: ast.FunctionDef) -> str | None:
     """Return the name of the gate that a function judges: it gives it to a variable first."""
     for line in function.body:
         if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "gate":
-            if isinstance(line.value, ast.Constant):
-                return str(line.value.value)
+            return ast.literal_eval(line.value) if isinstance(line.value, ast.Constant) else None
     return None
 
 
