@@ -77,7 +77,8 @@ def main(arguments: list[str]) -> int:
         return 0
     rows = probe_slots(backend)
     tell("slots", slots=rows, name=backend.name[:128].decode("utf-8", "replace") if backend.name else "")
-    if decide_slots(rows, table["abi"]).verdict != "ok":
+    of_device = arguments[2] == "cuda"  # such a library may leave stages to the CPU behind it
+    if decide_slots(rows, table["abi"], of_device=of_device).verdict != "ok":
         return 0
     try:
         cases = read_vectors(Path(arguments[1]).read_bytes())
@@ -85,8 +86,7 @@ def main(arguments: list[str]) -> int:
     except (OSError, ValueError) as error:
         tell("canary", unreadable=str(error))
         return 0
-    # A CUDA library may leave stages to the CPU behind it.
-    result = run_canary(backend, cases, may_decline=arguments[2] == "cuda")
+    result = run_canary(backend, cases, may_decline=of_device)
     tell(
         "canary",
         cases=len(cases),

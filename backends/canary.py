@@ -61,6 +61,9 @@ class _Runner:
 
     def call(self, name: str, arguments: Sequence[Any]) -> None:
         slot = _BY_NAME[name]
+        if slot.index >= self.backend.slot_count or not self.backend.slots[slot.index].function:
+            # The gate of slots lets only the library of a device leave a stage out.
+            raise _Declined(f"{name} is absent")
         function = ctypes.CFUNCTYPE(ctypes.c_int32)(self.backend.slots[slot.index].function)
         error = Error(ctypes.sizeof(Error), 0, b"")
         status = function(*arguments, ctypes.byref(error))

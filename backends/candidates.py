@@ -17,6 +17,7 @@ __all__ = ["PACKAGE_LIB", "Search", "default_search", "find_candidates", "is_fil
 
 PACKAGE_LIB = Path(__file__).with_name("lib")
 _LIBRARY = re.compile(r"(?:lib)?coli_(\w+)\.(?:so|dll|dylib)")
+_GPU = re.compile(r"none|[0-9]{1,4}|(GPU|MIG)-[0-9A-Za-z/-]{1,120}")
 _MAX_ENTRIES = 10_000  # of one folder
 
 
@@ -27,7 +28,8 @@ class Search:
     ``path``: folders of COLI_BACKEND_PATH. ``data_folder``: holds one folder a build cell. ``cache_folder``: kept
     answers of child processes, None: none are kept. ``library_path``: folders where the system's loader looks first
     (LD_LIBRARY_PATH). ``environment``: what the driver's tools are run with; PATH and CUDA_VISIBLE_DEVICES count.
-    ``root``: below it driver and devices are looked for. ``keeps``: new answers are kept; a doctor only reads them.
+    ``root``: below it driver and devices are looked for. ``gpu``: the one that was asked for, as CUDA_VISIBLE_DEVICES
+    names it, or ``none``; it replaces that variable. ``keeps``: new answers are kept; a doctor only reads them.
     """
 
     selection: str | None = None
@@ -39,7 +41,13 @@ class Search:
     library_path: tuple[Path, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     root: Path = Path("/")
+    gpu: str | None = None
     keeps: bool = True
+
+    def __post_init__(self) -> None:
+        if self.gpu is not None:
+            visible = "" if self.gpu == "none" else self.gpu
+            object.__setattr__(self, "environment", {**self.environment, "CUDA_VISIBLE_DEVICES": visible})
 
 
 def default_search(
@@ -48,12 +56,22 @@ def default_search(
     path: Sequence[str] = (),
     library_path: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    gpu: str | None = None,
 ) -> Search:
     """Return the search of this user: data and cache folders as platformdirs has them.
 
-    Raises UsageError for a relative folder.
+    Raises UsageError for a relative folder, or a ``gpu`` that names none.
     """
     import platformdirs
+
+    if gpu is not None and not _GPU.fullmatch(gpu):
+        raise UsageError(
+            "--gpu",
+            "it must name one GPU",
+            observed=repr(gpu[:80]),
+            expected="its number in nvidia-smi, its UUID (GPU-..., MIG-...), or none",
+            code="usage.gpu",
+        )
 
     folders: list[Path] = []
     for entry in path:
@@ -74,6 +92,7 @@ def default_search(
         cache_folder=platformdirs.user_cache_path("coli", appauthor=False) / "backends",
         library_path=tuple(Path(entry) for entry in library_path if Path(entry).is_absolute()),
         environment=dict(environment or {}),
+        gpu=gpu,
     )
 
 

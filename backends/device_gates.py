@@ -1,7 +1,8 @@
-"""The gates of CUDA libraries: driver, devices, architecture. They judge facts and return findings."""
+"""The gates of CUDA libraries: driver, devices, architecture, memory. They judge facts and return findings."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +14,13 @@ from coli.backends.fatbin import FatbinError, read_fatbin
 from coli.backends.manifest import Manifest
 from coli.backends.targets import MINIMUM, DeviceCode, DriverLimits, Target, decide_code
 from coli.backends.trace import Finding, ok, refused
+from coli.units import render_size
 
-__all__ = ["Served", "check_architecture", "check_devices", "check_driver", "read_targets"]
+__all__ = ["Served", "check_architecture", "check_devices", "check_driver", "check_memory", "read_targets"]
+
+
+# What a context takes before the first weight: the driver's own part, kernels, workspace.
+CONTEXT_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -160,3 +166,25 @@ def check_architecture(
         fix=fix,
     )
     return finding, ()
+
+
+def check_memory(served: Sequence[Served]) -> Finding:
+    """Gate memory: the first served device has room for a context. How many weights fit too is the plan's matter."""
+    gate = "memory"
+    device = served[0].device
+    memory = device.memory
+    if memory.kind.value == "unified":
+        return ok(gate, f"{device.name} shares the machine's memory")
+    free, total = memory.free_bytes.value, memory.total_bytes.value
+    if free is None:
+        return ok(gate, f"{device.name}: how much is free is not known ({memory.free_bytes.source})")
+    evidence = f"{device.name}: {render_size(free)} free" + (f" of {render_size(total)}" if total else "")
+    if free >= CONTEXT_BYTES:
+        return ok(gate, evidence)
+    return refused(
+        gate,
+        "full",
+        evidence,
+        expected=f"at least {render_size(CONTEXT_BYTES)} for the context",
+        fix="end the programs that hold the memory: nvidia-smi lists them",
+    )

@@ -1,4 +1,8 @@
-"""Stage calls over a chain of backends: the first that accepts serves, and every call and fallback is counted."""
+"""Stage calls over a chain of backends: the first that accepts serves, and every call and fallback is counted.
+
+A backend whose table lacks a stage is never asked for it. A device serves products with the weights that were uploaded
+to it; the memory of the host stays canonical.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from coli.backends import _host
 from coli.backends.abi import SLOTS, Slot
 from coli.errors import StageError
 
-__all__ = ["Dispatcher", "Fallback", "Format", "Weight"]
+__all__ = ["DeviceMemory", "Dispatcher", "Fallback", "Format", "Weight"]
 
 
 class Format(IntEnum):
@@ -55,6 +59,14 @@ class Fallback:
     reason: str
 
 
+class DeviceMemory(NamedTuple):
+    """Bytes of the first device of a chain. ``integrated``: it is the machine's own memory."""
+
+    total_bytes: int
+    free_bytes: int
+    integrated: bool
+
+
 @dataclass
 class _Served:
     """Calls of one stage that one backend served; reasons why backends before it did not, by (backend, code)."""
@@ -67,10 +79,11 @@ class _Served:
 class Weight:
     """A weight for every backend of the chain.
 
-    Bound where it is used first, released with `close` or the dispatcher.
+    Bound where it is used first, released with `close` or the dispatcher. ``uploaded``: the devices of the chain that
+    hold a copy, by their place in it.
     """
 
-    __slots__ = ("_bound", "_codes", "_contexts", "_scales", "cols", "format", "name", "rows")
+    __slots__ = ("_bound", "_codes", "_contexts", "_scales", "cols", "format", "name", "rows", "uploaded")
 
     def __init__(
         self,
@@ -90,6 +103,7 @@ class Weight:
         self.format = format
         self.rows = rows
         self.cols = cols
+        self.uploaded: frozenset[int] = frozenset()
 
     def on(self, index: int) -> _host.Weight:
         """Return the handle in backend ``index``, bound now if it was not. Raises Declined or Failed."""
@@ -117,6 +131,7 @@ class Weight:
                 bound.close()
         self._bound = [None] * len(self._bound)
         self._codes = self._scales = None
+        self.uploaded = frozenset()
 
 
 class Dispatcher:
@@ -141,50 +156,70 @@ class Dispatcher:
         self._tell = tell
         self._told: set[tuple[str, int, int]] = set()
         self._contexts: list[_host.Context] = []
+        libraries = [_host.Library(backend.address) for backend in chain]
         try:
-            for backend in chain:
-                self._contexts.append(_host.Context(_host.Library(backend.address), threads, workspace_bytes))
+            for library in libraries:
+                self._contexts.append(_host.Context(library, threads, workspace_bytes))
         except (_host.Declined, _host.Failed) as error:
             self.close()
             raise StageError(
-                f"backend {backend.name}",
+                f"backend {self.backends[len(self._contexts)]}",
                 "cannot create its context",
                 observed=f"{error.text} (site {error.code})",
                 expected=f"{threads} threads and {workspace_bytes} bytes of workspace",
                 fix="use fewer threads or free memory",
                 code="stage.context",
             ) from None
+        memory = [context.memory_info() for context in self._contexts]
+        # A CPU backend says 0: the host knows its memory better.
+        self._devices = tuple(index for index, info in enumerate(memory) if info["total_bytes"])
+        self._uploads: list[tuple[int, int]] = [(0, 0) for _ in chain]
         self._stages: dict[str, list[_Served]] = {}
+        self._asked: dict[str, list[int]] = {}
         for slot in SLOTS:
             if slot.kind == "stage":
                 self._stages[slot.name] = [_Served() for _ in chain]
-                setattr(self, slot.name, self._make(slot))
+                asked = [index for index, library in enumerate(libraries) if library.serves(slot.name)]
+                self._asked[slot.name] = asked
+                setattr(self, slot.name, self._make(slot, asked))
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         # Stages are set on the instance; this is reached for unknown names only, and tells type checkers what a stage
         # is.
         raise AttributeError(f"{name}: no such stage in the ABI")
 
-    def _make(self, slot: Slot) -> Callable[..., None]:
-        """Return the method of one stage.
+    def _make(self, slot: Slot, asked: Sequence[int]) -> Callable[..., None]:
+        """Return the method of one stage, which asks the backends ``asked``, places in the chain, in turn.
 
         The first backend's path costs two clock readings and the translation of weights.
         """
         name = slot.name
+        if not asked:
+
+            def unserved(*args: Any) -> None:
+                raise self._unserved(name, [])
+
+            return unserved
         weights = frozenset(i for i, a in enumerate(slot.arguments) if a.type == "const coli_weight *")
         lists = frozenset(i for i, a in enumerate(slot.arguments) if a.type == "const coli_weight_list *")
         methods = [getattr(context, name) for context in self._contexts]
-        first = methods[0]
+        at = asked[0]
+        first = methods[at]
         served = self._stages[name]
-        served_first = served[0]
+        served_first = served[at]
+        devices = self._devices
 
         def translate(args: tuple[Any, ...], index: int) -> list[Any]:
             taken = list(args)
             for i in weights:
                 if i < len(taken) and isinstance(taken[i], Weight):
+                    if index in devices and index not in taken[i].uploaded:
+                        raise _not_uploaded()
                     taken[i] = taken[i].on(index)
             for i in lists:
                 if i < len(taken):
+                    if index in devices and any(index not in weight.uploaded for weight in taken[i]):
+                        raise _not_uploaded()
                     taken[i] = [weight.on(index) for weight in taken[i]]
             return taken
 
@@ -192,8 +227,8 @@ class Dispatcher:
 
         def fall(args: tuple[Any, ...], error: _host.Declined | _host.Failed) -> None:
             reasons: list[tuple[int, _host.Declined | _host.Failed]] = []
-            for index in range(len(methods)):
-                if index > 0:
+            for index in asked:
+                if index != at:
                     start = perf_counter_ns()
                     try:
                         methods[index](*(translate(args, index) if has_weights else args))
@@ -211,7 +246,7 @@ class Dispatcher:
             start = perf_counter_ns()
             try:
                 if has_weights:
-                    first(*translate(args, 0))
+                    first(*translate(args, at))
                 else:
                     first(*args)
             except (_host.Declined, _host.Failed) as error:
@@ -236,11 +271,14 @@ class Dispatcher:
             # The text may hold sizes that differ from call to call: the code is the key, the first text is kept.
             text, count = served.fallbacks.get((index, error.code), (error.text, 0))
             served.fallbacks[index, error.code] = (text, count + 1)
-            key = (stage, index, error.code)
-            if key not in self._told:
-                self._told.add(key)
-                if self._tell is not None:
-                    self._tell(Fallback(stage, self.backends[index], error.text))
+            self._tell_once(stage, index, error)
+
+    def _tell_once(self, stage: str, index: int, error: _host.Declined | _host.Failed) -> None:
+        key = (stage, index, error.code)
+        if key not in self._told:
+            self._told.add(key)
+            if self._tell is not None:
+                self._tell(Fallback(stage, self.backends[index], error.text))
 
     def _subject(self, stage: str) -> str:
         return f"stage {stage}" + (f" ({self.where})" if self.where else "")
@@ -254,7 +292,10 @@ class Dispatcher:
         )
 
     def _unserved(self, stage: str, reasons: list[tuple[int, _host.Declined | _host.Failed]]) -> StageError:
-        what = "; ".join(f"{self.backends[index]}: {error.text} (code {error.code})" for index, error in reasons)
+        said = {index: f"{error.text} (code {error.code})" for index, error in reasons}
+        what = "; ".join(
+            f"{name}: {said.get(index, 'its library leaves the stage out')}" for index, name in enumerate(self.backends)
+        )
         return StageError(
             self._subject(stage),
             "no backend of the chain served it",
@@ -264,7 +305,7 @@ class Dispatcher:
         )
 
     def bind(self, name: str, format: int, rows: int, cols: int, codes: object, scales: object | None = None) -> Weight:
-        """Bind host memory under a tensor's name, in the first backend that takes the format.
+        """Bind host memory under a tensor's name, in the first backend on the CPU that takes the format.
 
         ``codes`` and ``scales`` are contiguous buffers (numpy arrays, mappings) that stay in place until
         `Weight.close` or `Weight.refill`. Raises StageError with the tensor's name, for example for a scale code
@@ -272,7 +313,8 @@ class Dispatcher:
         """
         weight = Weight(self._contexts, name, format, rows, cols, codes, scales)
         refusal: _host.Declined | _host.Failed | None = None
-        for index in range(len(self._contexts)):
+        on_host = [index for index in range(len(self._contexts)) if index not in self._devices]
+        for index in on_host or self._devices:
             try:
                 weight.on(index)
                 return weight
@@ -285,8 +327,48 @@ class Dispatcher:
         assert refusal is not None  # noqa: S101  the chain is not empty
         raise _refused_weight(name, refusal)
 
+    def device_memory(self) -> DeviceMemory | None:
+        """Return the memory of the chain's first device as it is now; None without one."""
+        if not self._devices:
+            return None
+        context = self._contexts[self._devices[0]]
+        memory = context.memory_info()
+        return DeviceMemory(memory["total_bytes"], memory["free_bytes"], bool(context.device_info()["integrated"]))
+
+    def upload(self, weight: Weight) -> bool:
+        """Copy a weight to the chain's first device, so that it serves products with it; say whether it is there.
+
+        A device that cannot take it is a fallback, told once: the copy on the host serves.
+        """
+        if not self._devices:
+            return False
+        index = self._devices[0]
+        context = self._contexts[index]
+        before = context.memory_info()["context_bytes"]
+        try:
+            weight.on(index).upload()
+        except (_host.Declined, _host.Failed) as error:
+            if isinstance(error, _host.Failed) and error.code not in _BACKEND_SITES:
+                raise _refused_weight(weight.name, error) from None
+            self._tell_once("upload", index, error)
+            return False
+        weight.uploaded |= {index}
+        count, nbytes = self._uploads[index]
+        self._uploads[index] = (count + 1, nbytes + context.memory_info()["context_bytes"] - before)
+        return True
+
+    def uploads(self) -> list[dict[str, Any]]:
+        """Return, for each device of the chain: backend, how many weights it holds, their bytes there."""
+        return [
+            {"backend": self.backends[index], "weights": self._uploads[index][0], "bytes": self._uploads[index][1]}
+            for index in self._devices
+        ]
+
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row for each stage and backend that served it: stage, backend, calls, seconds, fallbacks."""
+        """Return one row for each stage and backend that served it: stage, backend, calls, seconds, fallbacks.
+
+        ``absent_in``: the backends before it in the chain whose libraries leave the stage out.
+        """
         table: list[dict[str, Any]] = []
         for stage, backends in self._stages.items():
             for index, served in enumerate(backends):
@@ -297,6 +379,7 @@ class Dispatcher:
                             "backend": self.backends[index],
                             "calls": served.calls,
                             "seconds": served.nanoseconds / 1e9,
+                            "absent_in": [self.backends[i] for i in range(index) if i not in self._asked[stage]],
                             "fallbacks": [
                                 {"backend": self.backends[before], "reason": reason, "count": count}
                                 for (before, _), (reason, count) in served.fallbacks.items()
@@ -324,6 +407,14 @@ class Dispatcher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _not_uploaded() -> _host.Declined:
+    """Return what a device's backend would say; to bind the weight there only to hear it would cost a reading of it."""
+    text = "the weight is not in the device's memory"
+    error = _host.Declined(_host.REASON_PLACE, text)
+    error.code, error.text = _host.REASON_PLACE, text
+    return error
 
 
 def _refused_weight(name: str, error: _host.Declined | _host.Failed) -> StageError:

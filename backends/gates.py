@@ -12,7 +12,7 @@ from coli.backends.abi import QUERY_SYMBOL
 from coli.backends.containers import Container, ContainerError, read_container
 from coli.backends.cpu_level import LEVELS, Cpu, missing_flags
 from coli.backends.dependencies import resolve_closure
-from coli.backends.handshake import decide_handshake, decide_slots
+from coli.backends.handshake import decide_handshake, decide_slots, present_stages
 from coli.backends.manifest import SCHEMA, Manifest, ManifestError, file_sha256, manifest_path, read_manifest
 from coli.backends.probe import Answer
 from coli.backends.trace import Finding, not_run, ok, refused
@@ -23,8 +23,8 @@ __all__ = [
     "check_dependencies",
     "check_file",
     "check_manifest",
-    "declined_stages",
     "judge_answer",
+    "served_stages",
 ]
 
 
@@ -193,14 +193,8 @@ def _ended_early(answer: Answer, gate: str, doing: str) -> Finding:
     )
 
 
-def declined_stages(answer: Answer) -> tuple[str, ...]:
-    """Return the stages that a library declined in the canary: the next backend of the chain serves them."""
-    declined = answer.steps.get("canary", {}).get("declined") or ()
-    return tuple(str(stage) for stage in declined)
-
-
-def judge_answer(answer: Answer) -> tuple[Finding, ...]:
-    """Return the findings of the gates open, handshake, slots and canary from what the child process saw.
+def judge_answer(answer: Answer, kind: str) -> tuple[Finding, ...]:
+    """Return the findings of the gates open, handshake, slots and canary from what the child saw of a ``kind``.
 
     Raises KeyError, TypeError, ValueError or AttributeError for an answer that is not of the child's form (a damaged
     cache).
@@ -240,7 +234,7 @@ def judge_answer(answer: Answer) -> tuple[Finding, ...]:
     if "slots" not in answer.steps:
         findings.append(_ended_early(answer, "slots", "shows its slots"))
         return done()
-    findings.append(decide_slots(answer.steps["slots"]["slots"], table["abi"]))
+    findings.append(decide_slots(answer.steps["slots"]["slots"], table["abi"], of_device=kind == "cuda"))
     if findings[-1].verdict != "ok":
         return done()
     canary = answer.steps.get("canary")
@@ -285,3 +279,9 @@ def judge_answer(answer: Answer) -> tuple[Finding, ...]:
         left = f"; left to the CPU: {', '.join(canary['declined'])}" if canary["declined"] else ""
         findings.append(ok("canary", f"{served} calls, every bit as recorded{left}"))
     return done()
+
+
+def served_stages(answer: Answer) -> tuple[str, ...]:
+    """Return the stages that an accepted library serves here: in its table, and not declined in the canary."""
+    declined = set(answer.steps["canary"]["declined"])
+    return tuple(name for name in present_stages(answer.steps["slots"]["slots"]) if name not in declined)

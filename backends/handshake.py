@@ -14,7 +14,7 @@ from coli.backends.abi import ABI_MAJOR, ABI_MINOR, QUERY_SYMBOL, SLOTS, Slot
 from coli.backends.abi.structs import AGREED_SIZES, Backend, SlotEntry, platform_tag
 from coli.backends.trace import Finding, ok, refused
 
-__all__ = ["decide_handshake", "decide_slots", "probe_slots", "probe_table"]
+__all__ = ["decide_handshake", "decide_slots", "present_stages", "probe_slots", "probe_table"]
 
 # A library of a newer minor may have more slots than we know; more than this is not a slot list.
 _MAX_SLOTS = 4096
@@ -46,6 +46,11 @@ def probe_slots(backend: Backend) -> list[list[Any]]:
         name = entry.name[:128].decode("utf-8", "replace") if entry.name else ""
         rows.append([name, entry.signature, bool(entry.function)])
     return rows
+
+
+def present_stages(rows: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+    """Return the stages of our slot list that a table has a function for, in its order."""
+    return tuple(slot.name for slot in SLOTS if slot.kind == "stage" and slot.index < len(rows) and rows[slot.index][2])
 
 
 def _render_system(tag: int) -> str:
@@ -87,9 +92,15 @@ def decide_handshake(table: Table | None) -> Finding:
 
 
 def decide_slots(
-    rows: Sequence[Sequence[Any]], abi: Sequence[int] = (ABI_MAJOR, ABI_MINOR), slots: Sequence[Slot] = SLOTS
+    rows: Sequence[Sequence[Any]],
+    abi: Sequence[int] = (ABI_MAJOR, ABI_MINOR),
+    slots: Sequence[Slot] = SLOTS,
+    of_device: bool = False,
 ) -> Finding:
-    """Compare every slot's name and signature, and list all absent mandatory ones."""
+    """Compare every slot's name and signature, and list all absent mandatory ones.
+
+    ``of_device``: a CPU backend stands behind the library and serves the stages that it leaves out.
+    """
     gate = "slots"
     renamed: list[str] = []
     changed: list[str] = []
@@ -105,7 +116,7 @@ def decide_slots(
         elif signature != slot.signature:
             changed.append(slot.name)
         elif not present:
-            if slot.mandatory:
+            if slot.mandatory and not (of_device and slot.kind == "stage"):
                 absent.append(slot.name)
             else:
                 optional += 1
@@ -118,6 +129,10 @@ def decide_slots(
         problems.append("other arguments: " + ", ".join(changed))
     if absent:
         problems.append("absent: " + ", ".join(absent))
+    if not problems and of_device:
+        served = present_stages(rows)
+        whole = sum(slot.kind == "stage" for slot in slots)
+        return ok(gate, f"{len(served)} of {whole} stages: {', '.join(served) or 'none'}; the CPU serves the others")
     if not problems:
         return ok(
             gate,

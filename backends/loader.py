@@ -13,7 +13,14 @@ from coli.backends import gates
 from coli.backends.abi import SLOT_LIST
 from coli.backends.candidates import Search, default_search, find_candidates, is_file_selection, level_of, matches
 from coli.backends.cpu_level import Cpu, cpu_level
-from coli.backends.device_gates import Served, check_architecture, check_devices, check_driver, read_targets
+from coli.backends.device_gates import (
+    Served,
+    check_architecture,
+    check_devices,
+    check_driver,
+    check_memory,
+    read_targets,
+)
 from coli.backends.devices import DeviceFacts, Selection, engine_environment, probe_devices, select_devices
 from coli.backends.manifest import Manifest
 from coli.backends.probe import DEADLINE_S, Answer, cache_key, probe_library, read_cached, write_cached
@@ -43,11 +50,12 @@ CANARY = Path(__file__).with_name("canary.bin")
 
 @dataclass(frozen=True)
 class Opened:
-    """One library of the chain, open: the name that selects it, its file, the address of its table."""
+    """One library of the chain, open: the name that selects it, its file, the address of its table, what it serves."""
 
     name: str
     path: Path
     address: int
+    stages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,11 +135,11 @@ def examine(
     if broken is not None or sha256 is None:
         late = (not_run(gate, broken or "manifest") for gate in GATES[len(findings) :])
         return CandidateTrace(candidate, (*findings, *late), kind=kind)
-    judged, declined, cached = _answer(path, sha256, kind, served, machine, search, canary, deadline_s)
-    return CandidateTrace(candidate, (*findings, *judged), cached, kind, tuple(s.device for s in served), declined)
+    judged, stages, cached = _answer(path, sha256, kind, served, machine, search, canary, deadline_s)
+    return CandidateTrace(candidate, (*findings, *judged), cached, kind, tuple(s.device for s in served), stages)
 
 
-_DEVICE_GATES = ("driver", "devices", "architecture")
+_DEVICE_GATES = ("driver", "devices", "architecture", "memory")
 
 
 def _judge_devices(path: Path, manifest: Manifest, machine: Machine) -> tuple[list[Finding], tuple[Served, ...]]:
@@ -143,12 +151,13 @@ def _judge_devices(path: Path, manifest: Manifest, machine: Machine) -> tuple[li
     devices = check_devices(selection)
     targets = read_targets(path, manifest)
     if isinstance(targets, Finding):
-        return [driver, devices, targets], ()
+        return [driver, devices, targets, not_run("memory", "architecture")], ()
     if devices.verdict != "ok":
-        return [driver, devices, not_run("architecture", "devices")], ()
+        return [driver, devices, *(not_run(gate, "devices") for gate in _DEVICE_GATES[2:])], ()
     limits = DriverLimits(facts.driver.max_cuda.value)
     architecture, served = check_architecture(*targets, manifest, selection, limits)
-    return [driver, devices, architecture], served
+    memory = check_memory(served) if served else not_run("memory", "architecture")
+    return [driver, devices, architecture, memory], served
 
 
 def _answer(
@@ -161,6 +170,7 @@ def _answer(
     canary: Path,
     deadline_s: float,
 ) -> tuple[tuple[Finding, ...], tuple[str, ...], bool]:
+    """Return the findings of the child process, the stages that it saw served, and whether the answer was kept."""
     cpu = machine.cpu
     on: tuple[str, ...] = (kind, cpu.machine, *sorted(cpu.flags or ()))
     environment: dict[str, str] | None = None
@@ -173,13 +183,18 @@ def _answer(
     kept: Answer | None = read_cached(search.cache_folder, key)
     if kept is not None:
         try:
-            return gates.judge_answer(kept), gates.declined_stages(kept), True
+            return *_judge(kept, kind), True
         except (KeyError, TypeError, ValueError, AttributeError):
             kept = None  # damaged: ask again and replace it
     answer = probe_library(path, canary, deadline_s, kind, environment)
     if search.keeps:
         write_cached(search.cache_folder, key, answer)
-    return gates.judge_answer(answer), gates.declined_stages(answer), False
+    return *_judge(answer, kind), False
+
+
+def _judge(answer: Answer, kind: str) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    findings = gates.judge_answer(answer, kind)
+    return findings, gates.served_stages(answer) if all(finding.verdict == "ok" for finding in findings) else ()
 
 
 def survey(
@@ -300,13 +315,34 @@ def load(
     if trace.chosen is None:
         raise refusal_of(trace, search)
     chosen = trace.candidates[trace.chosen]
+    if search.gpu not in (None, "none") and chosen.kind != "cuda":
+        raise _gpu_refused(trace, search)
     # CUDA reads its variables when it starts; set before the library is opened, they number the served devices from 0.
     if chosen.kind == "cuda":
         export_variables(engine_environment(chosen.devices, search.environment))
-    candidates = [trace.candidates[index].candidate for index in trace.chain]
-    chain = tuple(Opened(c.name, c.path, open_verified(c.path)) for c in candidates)
+    served = [(trace.candidates[index].candidate, trace.candidates[index].stages) for index in trace.chain]
+    chain = tuple(Opened(c.name, c.path, open_verified(c.path), stages) for c, stages in served)
     device = ", ".join(device.name for device in chosen.devices) or "cpu"
     return Loaded(chain[0].name, chain[0].path, chain[0].address, trace, chain, device)
+
+
+def _gpu_refused(trace: Trace, search: Search) -> BackendRefused:
+    """Return the error for a GPU that was asked for and would not be used."""
+    refusals = [candidate.refusal for candidate in trace.candidates if candidate.kind == "cuda"]
+    first = next((finding for finding in refusals if finding is not None), None)
+    observed = f"{first.gate}: {first.evidence}" if first else "there is no CUDA library; looked in "
+    if first is None:
+        observed += _render_places(trace)
+        if refusals:
+            observed = f"{search.selection} was asked for too ({search.selection_origin})"
+    return BackendRefused(
+        f"--gpu {search.gpu}",
+        "nothing can compute on this GPU",
+        observed=observed,
+        expected=first.expected if first else None,
+        fix=(first.fix if first else None) or "`coli build` makes a CUDA library; `--gpu none` computes on the CPU",
+        code="backend.gpu",
+    )
 
 
 def open_verified(path: Path) -> int:

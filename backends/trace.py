@@ -23,6 +23,7 @@ GATES = (
     "driver",
     "devices",
     "architecture",
+    "memory",
     "open",
     "handshake",
     "slots",
@@ -79,14 +80,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class CandidateTrace:
-    """A candidate with the finding of every gate."""
+    """A candidate with the finding of every gate. ``stages``: what an accepted one serves on this machine."""
 
     candidate: Candidate
     findings: tuple[Finding, ...]
     cached: bool = False
     kind: str = ""  # of the manifest: cpu or cuda
     devices: tuple[VisibleDevice, ...] = ()  # those that a CUDA library serves
-    declined: tuple[str, ...] = ()  # stages that it left to the CPU in the canary
+    stages: tuple[str, ...] = ()
 
     @property
     def refusal(self) -> Finding | None:
@@ -106,9 +107,9 @@ class CandidateTrace:
             "origin": self.candidate.origin,
             "kind": self.kind or None,
             "devices": [device.name for device in self.devices],
+            "stages": list(self.stages),
             "verdict": "ok" if self.accepted else "refused",
             "cached": self.cached,
-            "declined_stages": list(self.declined),
             "gates": [finding.as_dict() for finding in self.findings],
         }
 

@@ -27,7 +27,8 @@ class StageRow:
 def predict_stages(trace: Trace, stages: Sequence[str]) -> tuple[StageRow, ...]:
     """Return a row for each stage, none when no backend can be used.
 
-    A call goes to the first backend of the chain that does not decline it; what a library declines, its canary told.
+    A call goes to the first backend of the chain that serves it; what a library serves, its canary told. The last one
+    is a CPU backend, which serves all.
     """
     chain = [trace.candidates[index] for index in trace.chain]
     return tuple(_row(stage, chain, trace) for stage in stages) if chain else ()
@@ -37,7 +38,7 @@ def _row(stage: str, chain: Sequence[CandidateTrace], trace: Trace) -> StageRow:
     before: list[str] = []
     for backend in chain[:-1]:
         name = backend.candidate.name
-        if stage not in backend.declined:
+        if stage in backend.stages:
             return StageRow(stage, name, f"on {', '.join(device.name for device in backend.devices) or 'its device'}")
         before.append(f"{name} leaves it to the CPU")
     last = chain[-1].candidate.name

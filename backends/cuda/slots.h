@@ -1,5 +1,4 @@
-/* slots.h: the functions behind the table: the services, the stages that this backend serves, and, for every stage of the list, one
- * that declines. */
+/* slots.h: the functions behind the table: the services, and the stages that this backend serves. */
 #ifndef COLI_CUDA_SLOTS_H
 #define COLI_CUDA_SLOTS_H
 
@@ -17,29 +16,19 @@ namespace coli_cuda {
 #undef COLI_SERVICE
 #undef COLI_STAGE
 
-/* Present and declining, so that the next backend of the chain takes the call. */
-namespace declining {
-#if defined(__GNUC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#endif
+/* The stages that this backend leaves to the next one of the chain: absent slots. */
+namespace absent {
 #define COLI_SERVICE(requirement, name, ...)
-#define COLI_STAGE(requirement, name, ...) \
-  inline coli_status name(coli_context *context, coli_stream *stream, __VA_ARGS__, coli_error *error) { \
-    return coli_common::decline(error, COLI_REASON_DEVICE, "%s does not serve %s", COLI_CUDA_NAME, #name); \
-  }
+#define COLI_STAGE(requirement, name, ...) constexpr decltype(nullptr) name = nullptr;
 #include "../abi/coli_slots.inc"
 #undef COLI_SERVICE
 #undef COLI_STAGE
-#if defined(__GNUC__)
-#pragma GCC diagnostic pop
-#endif
-}  // namespace declining
+}  // namespace absent
 
-/* serving::name is the function declared here, else the one that declines: a name of the namespace itself hides those that a
- * using-directive brings. */
+/* serving::name is the function declared here, else null: a name of the namespace itself hides those that a using-directive
+ * brings. */
 namespace serving {
-using namespace declining;
+using namespace absent;
 coli_status matmul_bf16(coli_context *context, coli_stream *stream, const coli_weight *weight, const coli_matrix *x,
                         int64_t groups, coli_matrix *y, coli_error *error);
 coli_status matmul_fp8(coli_context *context, coli_stream *stream, const coli_weight *weight, const coli_matrix *x,

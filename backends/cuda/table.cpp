@@ -11,6 +11,7 @@ constexpr uint64_t signature(const char *text) {
   return hash;
 }
 
+/* A stage that is left out is null. */
 template <class Function>
 void (*erase(Function function))(void) {
   return reinterpret_cast<void (*)(void)>(function);
@@ -19,7 +20,7 @@ void (*erase(Function function))(void) {
 #define COLI_SERVICE(requirement, name, ...) \
   {#name, signature(#name "(" #__VA_ARGS__ ")"), erase(static_cast<coli_##name##_fn>(&coli_cuda::name))},
 #define COLI_STAGE(requirement, name, ...) \
-  {#name, signature(#name "(" #__VA_ARGS__ ")"), erase(static_cast<coli_##name##_fn>(&serving::name))},
+  {#name, signature(#name "(" #__VA_ARGS__ ")"), erase(static_cast<coli_##name##_fn>(serving::name))},
 const coli_slot kSlots[] = {
 #include "../abi/coli_slots.inc"
 };

@@ -209,6 +209,7 @@ PYBIND11_MODULE(_host, m) {
   m.attr("FORMAT_BF16") = static_cast<int>(COLI_FORMAT_BF16);
   m.attr("FORMAT_FP8_BLOCK") = static_cast<int>(COLI_FORMAT_FP8_BLOCK);
   m.attr("FORMAT_FP4_GROUP") = static_cast<int>(COLI_FORMAT_FP4_GROUP);
+  m.attr("REASON_PLACE") = static_cast<int>(COLI_REASON_PLACE);
   m.attr("SITE_ARGUMENT") = static_cast<int>(COLI_SITE_ARGUMENT);
   m.attr("SITE_NONFINITE") = static_cast<int>(COLI_SITE_NONFINITE);
   m.attr("SITE_SCALE") = static_cast<int>(COLI_SITE_SCALE);
@@ -217,7 +218,15 @@ PYBIND11_MODULE(_host, m) {
 
   py::class_<Library, std::shared_ptr<Library>>(m, "Library", "A verified backend table, by its address.")
       .def(py::init<uintptr_t>(), py::arg("table_address"))
-      .def_property_readonly("name", [](const Library &self) { return std::string(self.table->name); });
+      .def_property_readonly("name", [](const Library &self) { return std::string(self.table->name); })
+      .def(
+          "serves",
+          [](const Library &self, const std::string &stage) {
+            for (uint32_t i = 0; i < self.table->slot_count && i < COLI_SLOT_COUNT; ++i)
+              if (stage == self.table->slots[i].name) return self.table->slots[i].function != nullptr;
+            return false;
+          },
+          py::arg("stage"), "Say whether the table has a function for a stage.");
 
   py::class_<Context> context(m, "Context",
                               "Threads and workspace of a backend; its stages are methods. Positional arguments only.");
@@ -244,6 +253,9 @@ PYBIND11_MODULE(_host, m) {
       .def(
           "refill", [](const Weight &self, py::handle codes, py::handle scales) { self.state->refill(codes, scales); },
           py::arg("codes"), py::arg("scales") = py::none(), "Point it at other memory of the same format and shape.")
+      .def(
+          "upload", [](const Weight &self) { self.state->upload(); },
+          "Copy it to the device's memory; nothing to do where that is the host's.")
       .def(
           "close", [](const Weight &self) { self.state->close(); }, "Release it and its memory. Idempotent.")
       .def_property_readonly("closed", [](const Weight &self) { return self.state->handle == nullptr; })

@@ -119,6 +119,19 @@ void WeightState::refill(py::handle new_codes, py::handle new_scales) {
   scales = std::move(next_scales);
 }
 
+void WeightState::upload() {
+  const auto function = context->library->find<coli_weight_upload_fn>(COLI_SLOT_weight_upload);
+  if (!function) raise_absent("weight_upload");
+  coli_error error = fresh_error();
+  bool released = false;
+  const coli_status status = context->alone([&]() -> coli_status {
+    released = !handle;
+    return released ? COLI_FAILED : function(context->handle, nullptr, handle, &error);
+  });
+  if (released) throw py::value_error("Weight: it is released");
+  if (status != COLI_DONE) raise_status(status, error);
+}
+
 void WeightState::close() {
   const auto function = context->library->find<coli_weight_release_fn>(COLI_SLOT_weight_release);
   coli_error error = fresh_error();

@@ -96,6 +96,7 @@ struct WeightState {
   WeightState(const WeightState &) = delete;
 
   void refill(py::handle new_codes, py::handle new_scales);
+  void upload();
   void close();
 };
 

@@ -62,7 +62,7 @@ def _refused(facts: MachineFacts) -> Iterator[Finding]:
     for row in trace.candidates:
         gate = row.refusal
         # A level above this processor and a missing GPU are no faults of a library.
-        if gate is None or gate.gate in ("cpu", "driver", "devices", "architecture"):
+        if gate is None or gate.gate in ("cpu", "driver", "devices", "architecture", "memory"):
             continue
         broken += 1
         commands = ["coli backends explain " + shlex.quote(str(row.candidate.path))]

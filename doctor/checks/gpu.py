@@ -65,7 +65,7 @@ def _judge(which: str, facts: MachineFacts) -> Finding:
             "fail",
             f"{name} is hidden by CUDA_VISIBLE_DEVICES={facts.environment.get('CUDA_VISIBLE_DEVICES')!r}",
             (Evidence(selection.why, "environment"),),
-            fix="unset it, or name this GPU in it",
+            fix=f"unset it, name this GPU in it, or give --gpu {gpu.index} to `coli run`",
             commands=(f"export CUDA_VISIBLE_DEVICES={_selector(device_of=gpu)}",),
             cost="every stage runs on the CPU",
         )
@@ -73,11 +73,11 @@ def _judge(which: str, facts: MachineFacts) -> Finding:
         return not_known("gpu", f"whether {name} is used", "the backends of another machine are not opened on this one")
     chosen = trace.candidates[trace.chosen] if trace.chosen is not None else None
     if chosen is not None and chosen.kind == "cuda" and any(_is(one, gpu) for one in chosen.devices):
-        left = f"; it leaves {len(chosen.declined)} kinds of stages to the CPU" if chosen.declined else ""
+        stages = f", for {len(chosen.stages)} kinds of stages; the CPU has the rest" if chosen.stages else ""
         return Finding(
             "gpu.used",
             "ok",
-            f"{name} will be used, by {chosen.candidate.name}{left}",
+            f"{name} will be used, by {chosen.candidate.name}{stages}",
             (Evidence(trace.why, "loader"), Evidence(str(chosen.candidate.path), chosen.candidate.origin)),
         )
     return why_not(trace, selection, device)

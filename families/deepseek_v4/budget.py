@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coli.engine.ledger import Item
+from coli.engine.device_memory import device_bytes
+from coli.engine.ledger import Grant, Item, Ledger
 from coli.engine.slab import slab_layout
 
 from .config import Geometry
@@ -17,6 +18,8 @@ __all__ = [
     "activation_shapes",
     "dense_bytes",
     "ledger_items",
+    "mirror_items",
+    "reserve_mirrors",
     "score_rows",
     "slab_bytes",
     "state_shapes",
@@ -128,3 +131,30 @@ def ledger_items(geometry: Geometry, tensor_bytes: Mapping[str, int], *, context
             "expert cache", "ram", slab_bytes(g, tensor_bytes), count=g.layers * g.experts, minimum=g.experts_per_token
         ),
     ]
+
+
+def mirror_items(geometry: Geometry, tensor_bytes: Mapping[str, int]) -> dict[str, Item]:
+    """Return what a device's copy of each resident product takes, by tensor, in the order in which they are granted.
+
+    A device serves bf16, fp8 and fp4 products, not f32 ones. Layers come first, the head last: every one of them is
+    read once a token, so what counts is how many bytes fit.
+    """
+    mirrors: dict[str, Item] = {}
+    for tensor in sorted(dense_tensors(geometry), key=lambda tensor: tensor.name == "head.weight"):
+        if tensor.kind != "product" or tensor.name == "embed.weight":
+            continue
+        rows, cols = tensor.shape
+        codes = tensor_bytes[tensor.name]
+        if codes < rows * cols * _FLOAT_BYTES:
+            nbytes = device_bytes(rows, codes // rows, tensor_bytes.get(scale_name(tensor.name), 0))
+            mirrors[tensor.name] = Item(f"copy of {tensor.name}", "vram", nbytes)
+    return mirrors
+
+
+def reserve_mirrors(geometry: Geometry, tensor_bytes: Mapping[str, int], ledger: Ledger) -> dict[str, Grant]:
+    """Reserve the copies that fit into the tier `vram`, by tensor; none where the ledger has no such tier."""
+    grants: dict[str, Grant] = {}
+    for name, item in mirror_items(geometry, tensor_bytes).items():
+        if item.nbytes <= (ledger.free("vram") or 0):
+            grants[name] = ledger.reserve(item)
+    return grants

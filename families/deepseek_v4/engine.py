@@ -22,7 +22,7 @@ from coli.engine.ledger import Item, Ledger
 from coli.engine.store import ExpertStore, HeldExpert
 from coli.errors import StageError, UsageError
 
-from .budget import ledger_items, score_rows
+from .budget import ledger_items, reserve_mirrors, score_rows
 from .config import Geometry
 from .layout import expert_name, expert_names, expert_shapes
 from .rope import compressed_frequencies, main_frequencies
@@ -50,9 +50,9 @@ class Engine:
     ) -> None:
         """Check the checkpoint, reserve every byte in the ledger, then read the resident weights.
 
-        `config`: the parsed text config. `progress` is told (bytes done, bytes in all). Raises CheckpointError for
-        tensors that contradict the config, BudgetError when the RAM limit cannot hold one layer and one token's
-        experts.
+        `config`: the parsed text config. `progress` is told (bytes done, bytes in all). With a `vram` tier in the
+        ledger products are copied to the device as far as it goes. Raises CheckpointError for tensors that contradict
+        the config, BudgetError when the RAM limit cannot hold one layer and one token's experts.
         """
         self.geometry = g = Geometry.from_config(config, str(checkpoint.path / "config.json"))
         # All of it before the first byte is read: a refusal must not come minutes later.
@@ -73,7 +73,11 @@ class Engine:
         self.position = 0
         self._stages = stages
         self._experts = _Experts(ExpertStore(checkpoint, expert_names(g), ledger, experts), stages, g, expert_format)
+        mirrors = reserve_mirrors(g, tensor_bytes, ledger)
         self._weights = load_weights(checkpoint, g, stages, progress)
+        for weight in self._weights.handles:
+            if weight.name in mirrors and not stages.upload(weight):
+                ledger.release(mirrors[weight.name])
         self._states = new_states(g, context, self.prefill_chunk)
         self._scratch = Scratch(g, context, self.prefill_chunk)
         self._score_rows = score_rows(g, context, self.prefill_chunk)

@@ -54,6 +54,7 @@ def test_the_second_serves_what_the_first_declines(chain: tuple[Dispatcher, list
         "stage": "add",
         "backend": "serving",
         "calls": 3,
+        "absent_in": [],
         "fallbacks": [{"backend": "declining", "reason": "stub: add is not served", "count": 3}],
     }
 
@@ -125,7 +126,7 @@ def test_stage_that_nobody_serves(chain: tuple[Dispatcher, list[Fallback]]) -> N
         dispatcher.hadamard(x, x)
     assert caught.value.code == "stage.unserved"
     assert caught.value.observed == (
-        "declining: slot hadamard is absent (code 0); serving: slot hadamard is absent (code 0)"
+        "declining: its library leaves the stage out; serving: its library leaves the stage out"
     )
     assert told == []  # nobody took over, so nothing fell back
 

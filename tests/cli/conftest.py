@@ -109,14 +109,16 @@ class FakeModel:
                 "ram_reserved_bytes": 5 << 20,
                 "expert_slabs": 3,
                 "experts": 32,
+                "uploads": [],
             },
         }
 
     def stage_rows(self) -> list[dict[str, Any]]:
         fallback = {"backend": "cuda-generic", "reason": "shape", "count": 2}
+        common = {"backend": "cpu-x86-64-v4", "absent_in": []}
         return [
-            {"stage": "matmul", "backend": "cpu-x86-64-v4", "calls": 7, "seconds": 0.75, "fallbacks": [fallback]},
-            {"stage": "rope", "backend": "cpu-x86-64-v4", "calls": 4, "seconds": 0.25, "fallbacks": []},
+            {**common, "stage": "matmul", "calls": 7, "seconds": 0.75, "fallbacks": [fallback]},
+            {**common, "stage": "rope", "calls": 4, "seconds": 0.25, "fallbacks": []},
         ]
 
 

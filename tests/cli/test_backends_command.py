@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-GATES = ["file", "container", "dependencies", "manifest", "cpu", "driver", "devices", "architecture"]
+GATES = ["file", "container", "dependencies", "manifest", "cpu", "driver", "devices", "architecture", "memory"]
 GATES += ["open", "handshake", "slots", "canary"]
 
 

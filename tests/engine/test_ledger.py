@@ -90,7 +90,7 @@ def test_tiers_have_their_own_limits() -> None:
     ledger = Ledger({"ram": 10, "vram": 20})
     ledger.reserve(Item("mirror", "vram", 20))
     ledger.reserve(Item("dense", "ram", 10))
-    with pytest.raises(BudgetError, match="a vram budget of 21B or more"):
+    with pytest.raises(BudgetError, match="--vram 21B or more"):
         ledger.reserve(Item("more", "vram", 1))
 
 

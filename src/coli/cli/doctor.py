@@ -41,7 +41,7 @@ def command(settings: Resolved) -> int:
 
     terminal = Terminal.from_settings(sys.stdout, settings)
     checks, only, gpu = CHECKS, settings["only"], settings["gpu"]
-    if gpu is not None:
+    if gpu not in (None, "none") and settings.origin("gpu").kind == "option":
         checks = (*CHECKS, gpu_check(gpu))
         only = only or (*_GPU_SECTIONS, "gpu", *(["checkpoint.family"] if settings["model"] else []))
     if settings["list_checks"]:

@@ -87,6 +87,7 @@ def open_model(
         context=settings["context"],
         prefill_chunk=settings["prefill_chunk"],
         ram=settings["ram"],
+        vram=settings["vram"],
         io=settings["io"],
         backend=settings["backend"],
         search=backend_search(settings),
@@ -111,6 +112,7 @@ def backend_search(settings: Resolved) -> Search:
         settings["backend_path"],
         environment.library_path(),
         environment.for_tools(),
+        settings["gpu"],
     )
 
 
@@ -167,6 +169,10 @@ def describe_facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("context", f"{facts['context']} positions, prefill in chunks of {facts['prefill_chunk']}"),
         ("memory", f"{render_size(memory['ram_reserved_bytes'])}" + (f" of {render_size(limit)}" if limit else "")),
         ("experts", f"{'all' if held == experts else held} of {experts} fit in memory"),
+        *(
+            ("gpu", f"{upload['weights']} weights, {render_size(upload['bytes'])}, with {upload['backend']}")
+            for upload in memory["uploads"]
+        ),
     ]
 
 

@@ -133,6 +133,12 @@ class Terminal:
         for row in rows:
             for fallback in row["fallbacks"]:
                 self.line(f"{row['stage']}: {fallback['backend']} declined {fallback['count']}x: {fallback['reason']}")
+        absent: dict[str, list[str]] = {}
+        for row in rows:
+            for backend in row["absent_in"]:
+                absent.setdefault(str(backend), []).append(str(row["stage"]))
+        for backend, stages in absent.items():
+            self.line(f"{backend} has no code for: {', '.join(stages)}")
 
     def _rich(self) -> Console:
         if self._console is None:

@@ -13,7 +13,7 @@ from coli.units import render_size
 
 __all__ = ["Grant", "Item", "Ledger"]
 
-_OPTIONS = {"ram": "--ram"}
+_OPTIONS = {"ram": "--ram", "vram": "--vram"}
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,10 @@ class Ledger:
     def __init__(self, limits: Mapping[str, int | None], *, options: Mapping[str, str] = _OPTIONS) -> None:
         self._tiers = {tier: _Tier(limit) for tier, limit in limits.items()}
         self._options = dict(options)
+
+    def limit(self, tier: str, nbytes: int) -> None:
+        """Open a tier whose size was not known before."""
+        self._tiers[tier] = _Tier(nbytes)
 
     def reserve(self, item: Item, tokens: int = 0) -> Grant:
         """Grant all units of ``item``, or as many whole ones as fit when it has a minimum.

@@ -16,9 +16,10 @@ import numpy.typing as npt
 from coli.backends import _host
 from coli.backends.abi.structs import workspace_bytes
 from coli.backends.candidates import default_search
-from coli.backends.dispatch import Dispatcher, Fallback
+from coli.backends.dispatch import DeviceMemory, Dispatcher, Fallback
 from coli.backends.loader import Loaded, load
 from coli.engine.checkpoint import Checkpoint
+from coli.engine.device_memory import vram_budget_bytes
 from coli.engine.direct import decide_io, direct_item
 from coli.engine.generation import TextStream, TokenStream, eos_ids_of
 from coli.engine.host_cpu import default_threads
@@ -188,7 +189,8 @@ class Model:
 
     def facts(self) -> dict[str, Any]:
         """Return family, backend (with why) and memory as plain data, sizes in bytes."""
-        report = self._ledger.report()["ram"]
+        tiers = self._ledger.report()
+        report, device = tiers["ram"], tiers.get("vram")
         experts = self.engine.store
         statistics = experts.statistics()
         return {
@@ -201,6 +203,7 @@ class Model:
                 "threads": self.threads,
                 "numerics": "exact",
                 "why": self._loaded.trace.why,
+                "chain": [{"name": one.name, "stages": list(one.stages)} for one in self._loaded.chain],
             },
             "context": self.engine.context,
             "prefill_chunk": self.engine.prefill_chunk,
@@ -215,6 +218,9 @@ class Model:
                 "expert_misses": statistics.misses,
                 "expert_read_bytes": statistics.bytes_read,
                 "items": report["items"],
+                "vram_limit_bytes": device and device["limit_bytes"],
+                "vram_reserved_bytes": device and device["reserved_bytes"],
+                "uploads": self._dispatcher.uploads(),
             },
         }
 
@@ -263,6 +269,7 @@ def open_model(
     prefill_chunk: int = 128,
     ram: int | str | None = None,
     io: str = "auto",
+    vram: int | str | None = None,
     backend: str | None = None,
     search: Search | None = None,
     plugins: Sequence[str] | None = None,
@@ -274,11 +281,12 @@ def open_model(
 
     `threads`: None takes the physical cores that this process may use. `context`: positions that prompt and answer may
     fill; None takes what the model was made for. `prefill_chunk`: prompt tokens computed at once. `ram`: hard limit in
-    bytes, or a size such as "12GiB". `io`: `direct` reads weights past the page cache, `buffered` through it, `auto`
-    takes what is faster for files of this size on this machine. `backend`: a name or a library file. `search`: where
-    backends are looked for. `plugins`: allow list of family plugins. `text`: refuse a model without a tokenizer before
-    its weights are read. `progress` is told (bytes done, bytes in all) while resident weights are read, `tell` every
-    new fallback once. None of these changes a bit of the result.
+    bytes, or a size such as "12GiB"; `vram` the same for the copies of weights on a device. `io`: `direct` reads
+    weights past the page cache, `buffered` through it, `auto` takes what is faster for files of this size on this
+    machine. `backend`: a name or a library file. `search`: where backends are looked for. `plugins`: allow list of
+    family plugins. `text`: refuse a model without a tokenizer before its weights are read. `progress` is told (bytes
+    done, bytes in all) while resident weights are read, `tell` every new fallback once. None of these changes a bit of
+    the result.
 
     Raises CheckpointError, FamilyError, BackendRefused, BudgetError, UsageError; nothing stays open after an error.
     """
@@ -304,13 +312,19 @@ def open_model(
         memory = probe_host_memory()
         limit = _limit(ram, memory)
         ledger = Ledger({"ram": limit})
-        ledger.reserve(Item("runtime", "ram", resident_bytes()))
+        runtime = resident_bytes()
+        ledger.reserve(Item("runtime", "ram", runtime))
         ledger.reserve(Item("backend workspace", "ram", workspace))
         ledger.reserve(Item("logits and sampling", "ram", _vocabulary(resolution) * _BYTES_PER_LOGIT))
         if decide_io(io, _tensor_bytes(checkpoint), memory.available_bytes.value, limit) == "direct":
             ledger.reserve(direct_item(READERS))
             checkpoint.read_directly(None if tell is None else lambda reason: tell(Fallback("reads", "direct", reason)))
-        dispatcher = resources.enter_context(Dispatcher([loaded], threads, workspace, tell))
+        dispatcher = resources.enter_context(Dispatcher(loaded.chain, threads, workspace, tell))
+        device = dispatcher.device_memory()
+        if device is not None:
+            ledger.reserve(Item("device driver and staging", "ram", max(0, resident_bytes() - runtime)))
+            if not device.integrated:  # there a copy would only take from the memory that holds the original
+                ledger.limit("vram", _vram_limit(vram, device, loaded))
         engine = engine_class(
             checkpoint,
             dict(resolution.text),
@@ -379,6 +393,15 @@ def _limit(ram: int | str | None, memory: HostMemory) -> int:
     if ram is not None:
         return parse_size(ram) if isinstance(ram, str) else ram
     return ram_budget_bytes(memory, resident_bytes())
+
+
+def _vram_limit(vram: int | str | None, device: DeviceMemory, loaded: Loaded) -> int:
+    facts = loaded.trace.devices
+    return vram_budget_bytes(
+        device.free_bytes,
+        shared_with_windows=facts is not None and facts.platform in ("wsl2", "windows"),
+        asked_bytes=parse_size(vram) if isinstance(vram, str) else vram,
+    )
 
 
 def _token_array(ids: Sequence[int]) -> npt.NDArray[np.int32]:

@@ -138,6 +138,28 @@ SETTINGS: tuple[Setting, ...] = (
         "io",
         _ENGINE,
     ),
+    Setting(
+        "vram",
+        SIZE,
+        None,
+        "Limit on the copies of weights in a GPU's memory: 8GiB, 512MiB; a bare number is GiB.",
+        "--vram",
+        "COLI_VRAM",
+        "vram",
+        _ENGINE,
+        unset="what is free, less a reserve",
+    ),
+    Setting(
+        "gpu",
+        replace(TEXT, metavar="INDEX|UUID|none"),
+        None,
+        "Compute on this GPU, as nvidia-smi numbers them, and on no other; none: on the CPU.",
+        "--gpu",
+        "COLI_GPU",
+        "gpu",
+        (*_ENGINE, "backends", "doctor"),
+        unset="the first that CUDA_VISIBLE_DEVICES leaves",
+    ),
     # The prompt.
     Setting("raw", FLAG, False, "Send the prompt as it is, without the chat format.", "--raw", None, None, ("run",)),
     Setting(
@@ -303,16 +325,6 @@ SETTINGS: tuple[Setting, ...] = (
         unset="build in the cache folder",
     ),
     # Examining a machine.
-    Setting(
-        "gpu",
-        TEXT,
-        None,
-        "GPU, by its number in nvidia-smi or its UUID: say whether it will be used, and why.",
-        "--gpu",
-        None,
-        None,
-        _DOCTOR,
-    ),
     Setting(
         "only",
         TEXTS,

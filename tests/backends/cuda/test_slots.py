@@ -36,34 +36,15 @@ def on_stream(context: native.Context, name: str, *arguments: object) -> None:
     context._call(name, context.handle, None, *arguments)
 
 
-def test_every_slot_is_there(shim: native.Library) -> None:
-    for _, _, name, arguments in native.slot_list():
-        assert shim.slots[name].function
+def test_every_service_is_there(shim: native.Library) -> None:
+    for kind, _, name, arguments in native.slot_list():
+        assert shim.slots[name].function or kind == "STAGE"
         assert shim.slots[name].signature == native.signature(f"{name}({arguments})")
 
 
-def test_other_stages_decline(context: native.Context) -> None:
-    declined = set()
-    for call in cases.all_calls(7, small=True):
-        if call.stage in SERVED:
-            continue
-        values = cases.copied(call)
-
-        def bound(value: object) -> object:
-            if isinstance(value, cases.WeightSpec):
-                context.weights.append(
-                    native.Weight(context, value.format, value.rows, value.cols, value.codes, value.scales)
-                )
-                return context.weights[-1]
-            return [bound(item) for item in value] if isinstance(value, list) else value
-
-        before = [value.tobytes() for value in values if isinstance(value, np.ndarray)]
-        with pytest.raises(native.Refused, match=f"cuda-shim does not serve {call.stage}$") as refused:
-            context.stage(call.stage, *(bound(value) for value in values))
-        assert (refused.value.status, refused.value.code) == (native.DECLINED, REASON_DEVICE)
-        assert [value.tobytes() for value in values if isinstance(value, np.ndarray)] == before
-        declined.add(call.stage)
-    assert declined | SERVED == {name for kind, _, name, _ in native.slot_list() if kind == "STAGE"}
+def test_other_stages_are_absent(shim: native.Library) -> None:
+    stages = [name for kind, _, name, _ in native.slot_list() if kind == "STAGE"]
+    assert {name for name in stages if shim.slots[name].function} == SERVED
 
 
 def test_device_info(context: native.Context) -> None:

@@ -52,6 +52,7 @@ struct Backend {
   Function slot(int index) const {
     return reinterpret_cast<Function>(table->slots[index].function);
   }
+  const char *name_of(int index) const { return table->slots[index].name; }
   coli_error *fresh() {
     error = coli_error{};
     error.size = sizeof error;
@@ -163,6 +164,7 @@ coli_status call(void (*)(Types...), std::index_sequence<Index...>, Backend &bac
                  std::vector<Argument> &arguments) {
   if (arguments.size() != sizeof...(Types)) stop("a case has the wrong number of arguments");
   typedef coli_status (*Function)(coli_context *, coli_stream *, Types..., coli_error *);
+  if (!backend.slot<Function>(slot)) stop(std::string("the library leaves the stage out: ") + backend.name_of(slot));
   return backend.slot<Function>(slot)(backend.context, nullptr, As<Types>::from(arguments[Index])..., backend.fresh());
 }
 
@@ -194,7 +196,8 @@ struct Expected {
 #define COLI_MANDATORY_MANDATORY true
 #define COLI_MANDATORY_OPTIONAL false
 #define COLI_SERVICE(requirement, name, ...) {#name, #name "(" #__VA_ARGS__ ")", COLI_MANDATORY_##requirement},
-#define COLI_STAGE(requirement, name, ...) {#name, #name "(" #__VA_ARGS__ ")", COLI_MANDATORY_##requirement},
+/* The library of a device may leave stages out; a call of one stops below. */
+#define COLI_STAGE(requirement, name, ...) {#name, #name "(" #__VA_ARGS__ ")", false},
 const Expected kSlots[] = {
 #include "../../../backends/abi/coli_slots.inc"
 };

@@ -1,0 +1,94 @@
+"""A whole model with a CUDA backend before the CPU: through the real loader, on a machine whose driver is played."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_machine import make_machine
+from fatbin_writer import fatbin
+from stubs import write_manifest
+
+import coli
+from coli.backends.candidates import Search
+from coli.backends.dispatch import Fallback
+from coli.errors import BackendRefused
+
+SERVED = {"matmul_bf16", "matmul_fp8", "matmul_fp4"}
+RTX_3080 = "8.6,10240,0,1,NVIDIA GeForce RTX 3080"
+
+
+@pytest.fixture(autouse=True)
+def _own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.setenv(name, "to be restored")
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="module")
+def cuda(shim_path: Path, fake_driver: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Search]:
+    """A machine with one card and a library for it: the shim, with the section that says which code it would hold."""
+    folder = tmp_path_factory.mktemp("cuda")
+    section, library = folder / "fatbin.bin", folder / "libraries" / "libcoli_cuda.so"
+    section.write_bytes(fatbin(["sm_80", "sm_86", "compute_80"]))
+    library.parent.mkdir(mode=0o755)
+    add = ["objcopy", "--add-section", f".nv_fatbin={section}", str(shim_path), str(library)]
+    subprocess.run(add, check=True)
+    library.chmod(0o644)
+    write_manifest(library, name="cuda-shim", kind="cuda", toolkit="12.4", targets=["sm_80", "sm_86", "compute_80"])
+    machine = make_machine(fake_driver, folder / "root", RTX_3080, parts=("libcuda.so.1",))
+    yield Search(
+        path=(library.parent,), cache_folder=folder / "answers", root=machine.root, environment=machine.environment
+    )
+    shutil.rmtree(folder / "answers", ignore_errors=True)
+
+
+def test_the_answer_is_the_cpu_s(cuda: Search, oracle_path: Path) -> None:
+    ids = [0, 5, 7, 11]
+    with coli.open(oracle_path, threads=1, context=64) as model:
+        want = model.logits(ids)
+        every = {row["stage"] for row in model.stage_rows()}
+    told: list[Fallback] = []
+    with coli.open(oracle_path, threads=1, context=64, search=cuda, vram="32MiB", tell=told.append) as model:
+        got = model.logits(ids)
+        facts, rows = model.facts(), model.stage_rows()
+    assert got.tobytes() == want.tobytes()
+    assert facts["backend"]["name"] == "cuda" and facts["backend"]["device"] == "NVIDIA GeForce RTX 3080"
+    assert set(facts["backend"]["chain"][0]["stages"]) == SERVED
+    (upload,) = facts["memory"]["uploads"]
+    assert upload["weights"] > 20 and 0 < upload["bytes"] <= facts["memory"]["vram_reserved_bytes"]
+    by_backend = {stage: {row["backend"] for row in rows if row["stage"] == stage} for stage in every}
+    cpu = facts["backend"]["chain"][1]["name"]
+    assert by_backend == {stage: {"cuda"} if stage in SERVED else {cpu} for stage in every}
+    assert told == []
+
+
+@pytest.mark.parametrize("limit", [0, 100_000])
+def test_what_does_not_fit_is_served_by_the_cpu(cuda: Search, oracle_path: Path, limit: int) -> None:
+    ids = [0, 5]
+    with coli.open(oracle_path, threads=1, context=64) as model:
+        want = model.logits(ids)
+    told: list[Fallback] = []
+    with coli.open(oracle_path, threads=1, context=64, search=cuda, vram=limit, tell=told.append) as model:
+        got, memory = model.logits(ids), model.facts()["memory"]
+        rows = {(row["stage"], row["backend"]): row for row in model.stage_rows()}
+    assert got.tobytes() == want.tobytes()
+    assert memory["vram_reserved_bytes"] <= memory["vram_limit_bytes"] == limit
+    assert bool(memory["uploads"][0]["weights"]) == bool(limit)
+    reasons = {fallback.reason for fallback in told}
+    assert reasons == {"the weight is not in the device's memory"}
+    assert any(stage in SERVED and row["fallbacks"] for (stage, _), row in rows.items())
+
+
+def test_a_gpu_that_was_asked_for_and_is_not_there(cuda: Search, oracle_path: Path) -> None:
+    with pytest.raises(BackendRefused) as refused:
+        coli.open(oracle_path, search=Search(path=cuda.path, root=cuda.root, environment=cuda.environment, gpu="1"))
+    assert (refused.value.code, refused.value.exit_code) == ("backend.gpu", 5)
+    assert "names no device" in str(refused.value)
+    none = Search(path=cuda.path, root=cuda.root, environment=cuda.environment, gpu="none")
+    with coli.open(oracle_path, threads=1, context=64, search=none) as model:
+        assert model.facts()["backend"]["device"] == "cpu" and np.isfinite(model.logits([1])).all()
