@@ -15,7 +15,7 @@ _KEYS = re.compile(
     r"|AKIA[A-Z0-9]{16}|AIza[\w-]{30,}|nvapi-[\w-]{16,}|eyJ[\w-]{10,}\.[\w-]{4,}\.[\w-]*)"
 )
 _ASSIGNED = re.compile(
-    r"(?i)\b((?:api[_-]?key|token|secret|password|passwd|credentials?|authorization|bearer)\s*[=:]\s*|bearer\s+)"
+    r"(?i)\b((?:api[_-]?key|token|secret|password|passwd|credentials?|authorization|bearer)\s*[=:]\s*(?:bearer\s+|basic\s+|token\s+)?|bearer\s+)"
     r"([^\s,;&'\"]{4,})"
 )
 _LONG = re.compile(r"(?<![\w/+.-])[A-Za-z0-9+/_-]{40,}={0,2}(?![\w/+.-])")
@@ -29,7 +29,7 @@ _MAC = re.compile(r"(?<![0-9A-Fa-f:])(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}(?![
 _IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?![\w:])")
 _SERIAL = re.compile(
-    r"(?i)(\b(?:serial|board[ _]?id|asset[ _]?tag|wwid|wwn|board_serial|chassis_serial)[\w ]*[=:>]\s*)([^\s<,;\"]{4,})"
+    r"(?i)(\b(?:serial|board[ _]?id|asset[ _]?tag|wwid|wwn|board_serial|chassis_serial)[\w \t]*[=:>]\s*)([^\s<,;\"]{4,})"
 )
 _WORLD_WIDE = re.compile(r"\b(?:eui|naa|uuid|t10|wwn|nvme)[.-](?:0x)?[0-9A-Za-z.]{12,}\b")
 _PROCESS = re.compile(r"(<process_name>)([^<]+)(</process_name>)")
@@ -118,7 +118,7 @@ class Redactor:
         """Return plain data with every text in it, keys too, replaced."""
         if isinstance(data, str):
             return self.text(data)
-        if isinstance(data, list):
+        if isinstance(data, (list, tuple)):
             return [self.plain(item) for item in data]
         if isinstance(data, dict):
             return {self.text(str(key)): self.plain(value) for key, value in data.items()}

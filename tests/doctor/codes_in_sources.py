@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -136,6 +137,7 @@ def _values(node: ast.expr) -> Iterator[str]:
         yield f"not known how it is put together: {text}"
 
 
+@functools.cache
 def every_code() -> dict[str, str]:
     """Return each code of the sources with one place where it stands."""
     found = dict.fromkeys(ELSEWHERE, "backends/gates.py")
