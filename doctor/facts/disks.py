@@ -150,9 +150,8 @@ def _whole_disk(name: str, block: Path) -> str | None:
 
 
 def _probe_disk(name: str, folder: Path) -> Disk:
-    model = " ".join(
-        text for part in ("vendor", "model") if (text := (read_small(folder / "device" / part, 256) or "").strip())
-    )
+    texts = [(read_small(folder / "device" / part, 256) or "").strip() for part in ("vendor", "model")]
+    model = " ".join(text for text in texts if text and not text.startswith("0x"))  # virtio: a number
     # The kernel names all controllers on the way in the link of the device.
     place = os.path.realpath(folder)
     with contextlib.suppress(OSError, ValueError):

@@ -17,7 +17,17 @@ from coli.engine.ledger import Item
 from coli.engine.mounts import mount_of, probe_mounts
 from coli.engine.small_files import read_whole_number
 
-__all__ = ["CHUNK_BYTES", "DirectReader", "DirectSupport", "decide_io", "direct_item", "probe_direct"]
+__all__ = [
+    "CHUNK_BYTES",
+    "Alignment",
+    "DirectReader",
+    "DirectSupport",
+    "decide_io",
+    "direct_item",
+    "open_direct",
+    "page_aligned",
+    "probe_direct",
+]
 
 # Of one read. The copy out of it is then made from the processor's cache.
 CHUNK_BYTES = 2 << 20
@@ -48,11 +58,11 @@ class DirectSupport:
 def probe_direct(path: Path) -> DirectSupport:
     """Open ``path`` for direct reads and read one block: an open that succeeds is no promise. Nothing is raised."""
     try:
-        descriptor, alignment = _open(path)
+        descriptor, alignment = open_direct(path)
     except OSError as error:
         return DirectSupport(False, None, "open", f"open with O_DIRECT: {error.strerror or error}")
     try:
-        os.preadv(descriptor, [_aligned(alignment.nbytes, alignment.nbytes)], 0)
+        os.preadv(descriptor, [page_aligned(alignment.nbytes, alignment.nbytes)], 0)
     except OSError as error:
         return DirectSupport(False, alignment.nbytes, alignment.source, f"direct read: {error.strerror or error}")
     finally:
@@ -82,13 +92,18 @@ def direct_item(readers: int) -> Item:
     return Item("direct reads", "ram", CHUNK_BYTES, count=readers + 1)
 
 
-class _Alignment(NamedTuple):
+class Alignment(NamedTuple):
+    """Bytes, and who says so: `statx`, `logical_block_size` or `page size`."""
+
     nbytes: int
     source: str
 
 
-def _open(path: Path) -> tuple[int, _Alignment]:
-    """Open for direct reads. Raises OSError where the system or the file system has none."""
+def open_direct(path: Path) -> tuple[int, Alignment]:
+    """Open for direct reads; return the descriptor and what its reads must be multiples of.
+
+    Raises OSError where the system or the file system has none.
+    """
     if not _O_DIRECT:
         raise OSError(errno.ENOTSUP, "this system has no O_DIRECT")
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _O_DIRECT)
@@ -99,7 +114,7 @@ def _open(path: Path) -> tuple[int, _Alignment]:
         raise
 
 
-def _alignment(descriptor: int) -> _Alignment:
+def _alignment(descriptor: int) -> Alignment:
     """Return what direct reads of a file must be multiples of: statx says it from Linux 6.1 on, else the disk's block.
 
     Raises OSError when the kernel says that this file has none.
@@ -108,14 +123,14 @@ def _alignment(descriptor: int) -> _Alignment:
     if told is not None:
         if told == 0:
             raise OSError(errno.EINVAL, "statx: no direct reads of this file")
-        return _Alignment(max(told, _LEAST_ALIGNMENT), "statx")
+        return Alignment(max(told, _LEAST_ALIGNMENT), "statx")
     number = os.fstat(descriptor).st_dev
     device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
     for folder in (device, device / ".."):  # a partition's queue is its disk's
         size = read_whole_number(folder / "queue/logical_block_size")
         if size and size & (size - 1) == 0 and size <= _MOST_ALIGNMENT:
-            return _Alignment(max(size, _LEAST_ALIGNMENT), "logical_block_size")
-    return _Alignment(_LEAST_ALIGNMENT, "page size")
+            return Alignment(max(size, _LEAST_ALIGNMENT), "logical_block_size")
+    return Alignment(_LEAST_ALIGNMENT, "page size")
 
 
 def _statx_alignment(descriptor: int) -> int | None:
@@ -214,7 +229,7 @@ class DirectReader:
         if file_system in self._refusing:
             return None
         try:
-            descriptor, alignment = _open(path)
+            descriptor, alignment = open_direct(path)
         except OSError as error:
             self._refuse(path, file_system, "buffered", f"open with O_DIRECT: {error.strerror or error}")
             return None
@@ -233,12 +248,12 @@ class DirectReader:
         """Return this thread's aligned memory."""
         chunk: memoryview | None = getattr(self._memory, "chunk", None)
         if chunk is None:
-            chunk = _aligned(CHUNK_BYTES, alignment)
+            chunk = page_aligned(CHUNK_BYTES, alignment)
             self._memory.chunk = chunk
         return chunk
 
 
-def _aligned(nbytes: int, alignment: int) -> memoryview:
+def page_aligned(nbytes: int, alignment: int = mmap.PAGESIZE) -> memoryview:
     """Return memory whose address is a multiple of ``alignment``. An anonymous map begins at a page."""
     memory = memoryview(mmap.mmap(-1, nbytes + max(0, alignment - mmap.PAGESIZE)))
     start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % alignment
