@@ -348,7 +348,7 @@ def _kind(group: Mapping[str, Any], default: str | None) -> tuple[str, str]:
 def _block(value: Any) -> tuple[int, ...] | None:
     if isinstance(value, str):
         value = [int(v) if v.isdecimal() and len(v) < 10 else None for v in value.lower().split("x")]
-    if isinstance(value, list) and value and all(isinstance(b, int) and not isinstance(b, bool) for b in value):
+    if isinstance(value, list | tuple) and value and all(isinstance(b, int) and not isinstance(b, bool) for b in value):
         return tuple(value)
     return None
 

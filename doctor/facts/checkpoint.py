@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from coli.engine.location import find_snapshot
 from coli.engine.tokenizer import Tokenizer
 from coli.errors import CheckpointError, ColiError
 from coli.families.config_facts import ConfigFacts, examine_config
-from coli.families.registry import Registry, Resolution
+from coli.families.registry import BUILT_IN, Registry, Resolution
 from coli.families.roles import Inventory, RoleTable
 
 __all__ = [
@@ -395,8 +396,11 @@ def _roles(found: _Found, contents: Contents, resolution: Resolution | None) -> 
         table = RoleTable(resolution.descriptor)
         inventory = table.inventory(tensors)
         found.guard("roles", lambda: inventory.require_known(str(contents.folder)))
-        _same_names(found, contents, table)
         _inventory(found, contents, inventory)
+        with Checkpoint(contents.folder, contents.config, None, contents.tensors, (), ()) as checkpoint:
+            # The engine gives the tensors their own names, and refuses two spellings of one.
+            if found.guard("roles", partial(_rename, checkpoint, table)):
+                _shapes(found, resolution, checkpoint)
         tensors = {table.canonical(name): info for name, info in tensors.items()}
     config = found.fields["config"].value
     tables = [sum(t.nbytes for n, t in tensors.items() if n.endswith(ends)) for ends in (_EMBEDDINGS, _HEADS)]
@@ -413,10 +417,35 @@ def _roles(found: _Found, contents: Contents, resolution: Resolution | None) -> 
         found.fields["embedding_bytes"] = Fact.of(counted, "tied" if config.tied else "embedding and output head")
 
 
-def _same_names(found: _Found, contents: Contents, table: RoleTable) -> None:
-    """Give the tensors the family's own names as the engine does, which refuses two spellings of one tensor."""
-    with Checkpoint(contents.folder, {}, None, contents.tensors, (), ()) as checkpoint:
-        found.guard("roles", lambda: checkpoint.rename(table.canonical))
+def _rename(checkpoint: Checkpoint, table: RoleTable) -> bool:
+    checkpoint.rename(table.canonical)
+    return True
+
+
+def _shapes(found: _Found, resolution: Resolution, checkpoint: Checkpoint) -> None:
+    """Ask the family what its engine would refuse. Not a plugin: its code is never run in this process."""
+    engine = resolution.descriptor.engine
+    broken = any(problem.part in ("weights", "roles") and problem.status == "fail" for problem in found.problems)
+    if engine is None or broken or resolution.family.provider != BUILT_IN:
+        return  # what is missing from a broken file is a consequence
+    module = f"{_package(engine)}.check"
+    if not _module_exists(module):
+        return
+    try:
+        examine = importlib.import_module(module).examine
+    except ImportError as error:
+        found.note(
+            "not-checked",
+            "roles",
+            "config.json",
+            "shapes were not checked: the installation is broken",
+            evidence=str(error),
+        )
+        return
+    errors: list[CheckpointError] = examine(dict(resolution.text), checkpoint)
+    found.problems += [
+        of_error(error, "config" if error.subject.endswith("config.json") else "roles") for error in errors
+    ]
 
 
 def _inventory(found: _Found, contents: Contents, inventory: Inventory) -> None:
@@ -473,12 +502,15 @@ def _vocabulary(found: _Found, status: Status, summary: str, seen: str) -> None:
 def _chat(found: _Found, contents: Contents, resolution: Resolution | None) -> None:
     if resolution is None or resolution.descriptor.engine is None:
         return
-    package = resolution.descriptor.engine.partition(":")[0].rpartition(".")[0]
-    module = f"{package}.chat"
+    module = f"{_package(resolution.descriptor.engine)}.chat"
     if _module_exists(module):
         found.fields["chat"] = Fact.of(ChatFacts(module, resolution.revision), f"family {resolution.descriptor.id}")
     else:
         found.fields["chat"] = Fact.absent(f"{module} is not there")
+
+
+def _package(engine: str) -> str:
+    return engine.partition(":")[0].rpartition(".")[0]
 
 
 def _module_exists(name: str) -> bool:

@@ -17,8 +17,8 @@ Part = Literal["location", "config", "family", "weights", "roles", "tokenizer", 
 """What a problem is about. `weights`: files, headers and index; `values`: what `deep` found in the data."""
 
 _SHOWN = 10
-# Notes of the engine that deserve a look. The others (CRLF, ignored files) are only notes.
-_WARNINGS = ("checkpoint.misplaced-tensor", "checkpoint.tensor-twice")
+# Notes of the engine that deserve a look: index and files are of different releases. CRLF and ignored files do not.
+_WARNINGS = ("checkpoint.misplaced-tensor", "checkpoint.tensor-twice", "checkpoint.unlisted-tensors")
 _TOGETHER: Mapping[str, tuple[str, str]] = {
     "checkpoint.misplaced-tensor": ("tensors lie in another file than the index says", "download the index again"),
     "checkpoint.tensor-twice": (
@@ -93,7 +93,7 @@ def _group(notes: Sequence[Note]) -> Problem:
         text = "; ".join(note.text for note in notes)
         return Problem(code, status, _part(subject), subject, text)
     summary, fix = _TOGETHER[code]
-    shown = [f"{note.subject}: {note.text}" if code in _WARNINGS else note.subject for note in notes[:_SHOWN]]
+    shown = [f"{note.subject}: {note.text}" if status == "warn" else note.subject for note in notes[:_SHOWN]]
     more = f" and {len(notes) - _SHOWN} more" if len(notes) > _SHOWN else ""
     return Problem(
         code,

@@ -79,6 +79,7 @@ def _facts(path: Path, expect: dict[str, Any], registry: Registry) -> dict[str, 
         }
     except FamilyError as error:
         facts |= {"family": None, "family_from": None, "error_kind": error.code.removeprefix("family.")}
+        facts |= {"nearest": error.data.get("nearest", ()), "known": list(error.data.get("known", ()))}
         if _asks_for_a_family(expect):
             errors.append(error)
     if path.is_dir():
@@ -98,7 +99,8 @@ def _files(folder: Path, expect: dict[str, Any], registry: Registry, errors: lis
         if index is not None:
             found |= {"index.tensors": len(index.weight_map), "index.files": len(set(index.weight_map.values()))}
     except CheckpointError as error:
-        errors.append(error)
+        if not error.data.get("empty"):  # a text that is read well, of a folder without weights
+            errors.append(error)
     if any(folder.glob("*.safetensors")):
         facts = probe_checkpoint(folder, registry=registry)
         found["embedding_bytes_counted"] = facts.embedding_bytes.value

@@ -119,14 +119,14 @@ def _of_problems(problems: Sequence[Problem], expect: Any) -> dict[str, Any]:
     missing = next((p.data["missing"] for p in failed if "missing" in p.data), ())
     absent = next((p.data["absent"] for p in failed if "absent" in p.data), {})
     misplaced = next((p.data["files"] for p in failed if p.kind == "misplaced-tensor"), {})
-    files = list(dict.fromkeys(p.data["file"] for p in these if "file" in p.data)) or list(missing)
+    files = list(dict.fromkeys(p.data.get("file", Path(p.subject).name) for p in these if p.kind != "missing-shard"))
     worst = max((problem.status for problem in problems), key=STATUSES.index, default="ok")
     return data | {
         "status": "ok" if worst == "note" else worst,
         "error_kind": kind,
         "error_kinds": kinds,
-        "file": files[0] if files else None,
-        "files": files,
+        "file": (files or [*missing, None])[0],
+        "files": files or list(missing),
         "real_sizes": [problem.data["real_bytes"] for problem in these if "real_bytes" in problem.data],
         "missing": list(missing),
         "absent": list(absent),
@@ -134,6 +134,7 @@ def _of_problems(problems: Sequence[Problem], expect: Any) -> dict[str, Any]:
         "tensors": _in_order([n for p in these for n in p.data.get("tensors", ())], expect),
         "unknown_dtypes": [p.data["dtype"] for p in failed if p.kind == "unknown-dtype"],
         "have_bytes": data.get("have_bytes"),
+        "bytes_present": data.get("have_bytes"),
     }
 
 

@@ -31,7 +31,8 @@ def test_every_code_of_the_sources_has_a_page() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["driver.mismatch", "file.writable", "checkpoint.truncated", "usage.size", "stage.bind-scale", "slots.absent"]
+    "code",
+    ["driver.mismatch", "file.writable", "checkpoint.truncated", "usage.size", "stage.bind-scale", "slots.absent"],
 )
 def test_the_collector_sees_each_way_in_which_a_code_is_written(code: str) -> None:
     assert code in every_code()
@@ -57,7 +58,17 @@ def test_pages_are_whole_and_stand_once(path: Path) -> None:
 @pytest.mark.parametrize("command", re.findall(r"`(coli [a-z]+)", "".join(path.read_text("utf-8") for path in FILES)))
 def test_commands_that_pages_name_are_commands(command: str) -> None:
     # `coli plan` comes with the plan.
-    assert command.split()[1] in {"build", "backends", "config", "doctor", "explain", "families", "plan", "run", "verify"}
+    assert command.split()[1] in {
+        "build",
+        "backends",
+        "config",
+        "doctor",
+        "explain",
+        "families",
+        "plan",
+        "run",
+        "verify",
+    }
 
 
 def test_explain_shows_the_page(capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,9 @@ def examine(machine: Machine, places: tuple[str, ...] = ()) -> None:
 def test_damaged_files_and_tools(seed: int) -> None:
     draw = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
-        machine = Machine(Path(folder), {"CUDA_VISIBLE_DEVICES": draw.choice(["0", "GPU-8f", "-1", "9,\x01", ",,,", "MIG-1"])})
+        machine = Machine(
+            Path(folder), {"CUDA_VISIBLE_DEVICES": draw.choice(["0", "GPU-8f", "-1", "9,\x01", ",,,", "MIG-1"])}
+        )
         for path, text in FILES.items():
             machine.file(path, damaged(text, draw) if draw.random() < 0.6 else text)
         for path, text in TOOLS.items():

@@ -23,7 +23,11 @@ CPU = CandidateTrace(
 )
 CARD = VisibleDevice(Gpu(0, name=Fact.of("RTX 3080", "test")))
 CUDA = CandidateTrace(
-    Candidate(Path("/lib/libcoli_cuda.so"), "cuda", "user data"), FINE, kind="cuda", devices=(CARD,), stages=("matmul_fp8",)
+    Candidate(Path("/lib/libcoli_cuda.so"), "cuda", "user data"),
+    FINE,
+    kind="cuda",
+    devices=(CARD,),
+    stages=("matmul_fp8",),
 )
 
 
@@ -58,7 +62,9 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
 def test_a_run_reports_what_the_doctor_predicted(
     backend: tuple[str, ...], oracle_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    predicted = {row["stage"]: row["backend"] for row in document(capsys, "doctor", str(oracle_path), *backend)["stages"]}
+    predicted = {
+        row["stage"]: row["backend"] for row in document(capsys, "doctor", str(oracle_path), *backend)["stages"]
+    }
     prompt = ",".join(str(token) for token in range(1, 40))
     ran = document(capsys, "run", str(oracle_path), "--ids", prompt, "--max-tokens", "2", *backend)["stages"]
     reported = {row["stage"]: row["backend"] for row in ran if row["calls"]}

@@ -186,3 +186,170 @@ def test_dtype_under_two_names_that_differ() -> None:
     found = config_facts({"dtype": "float16", "torch_dtype": "bfloat16"})
     assert found.dtype == "float16"
     assert "differ" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "source", "layers", "experts"),
+    [
+        (
+            {"llm_config": {"num_hidden_layers": 9, "n_routed_experts": 5}, "vision_config": {"depth": 3}},
+            "llm_config",
+            9,
+            5,
+        ),
+        ({"language_config": {"n_layer": 4, "moe_num_experts": 6}}, "language_config", 4, 6),
+        (
+            {"thinker_config": {"text_config": {"num_layers": 2}, "audio_config": {}}},
+            "thinker_config.text_config",
+            2,
+            None,
+        ),
+        ({"text_config": {"text_config": {"n_layers": 7, "num_local_experts": 8}}}, "text_config.text_config", 7, 8),
+        ({"num_hidden_layers": 3, "num_experts": 2, "text_config": {"model_type": "x"}}, None, 3, 2),
+        ({"num_hidden_layers": 27, "text_config": {"num_hidden_layers": 40}}, "text_config", 40, None),
+        ({"thinker_config": {"num_hidden_layers": 1}}, None, None, None),
+    ],
+)
+def test_nestings(config: dict[str, Any], source: str | None, layers: int | None, experts: int | None) -> None:
+    found = config_facts(config)
+    assert (found.text_source, found.layers, found.experts) == (source, layers, experts)
+
+
+@pytest.mark.parametrize(
+    ("table", "want"),
+    [
+        (
+            {"quant_method": "fp8", "weight_block_size": [64, 32], "scale_fmt": "ue8m0"},
+            ("fp8", (64, 32), "ue8m0", False),
+        ),
+        ({"quant_method": "fp8", "scale_fmt": None}, ("fp8", None, "float32", False)),
+        ({"quant_method": "FP8"}, ("fp8", None, "float32", False)),
+        ({"quant_method": "mxfp4"}, ("mxfp4", None, "ue8m0", False)),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ("modelopt", None, None, False)),
+        ({"producer": {"name": "modelopt"}, "quant_algo": "MIXED_PRECISION"}, ("modelopt", None, None, True)),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "naive-quantized",
+                "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float", "block_structure": "128x64"}}},
+            },
+            ("compressed-tensors", (128, 64), "float32", False),
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "mixed-precision",
+                "config_groups": {"a": {"weights": {"num_bits": 4}}, "b": {"weights": {"num_bits": 8}}},
+            },
+            ("compressed-tensors", None, None, True),
+        ),
+    ],
+)
+def test_quantization_variants(table: dict[str, Any], want: tuple[Any, ...]) -> None:
+    for config in (
+        {"quantization_config": table},
+        {"quantization_config": None, "text_config": {"quantization_config": table}},
+    ):
+        found = config_facts(config).quantization
+        assert found is not None
+        assert (found.method, found.block, found.scale, found.mixed) == want
+
+
+def test_modules_that_are_not_quantized() -> None:
+    for key in ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules"):
+        table = {"quant_method": "fp8", key: ["lm_head", "model.norm"]}
+        found = config_facts({"quantization_config": table}).quantization
+        assert found is not None and found.ignored == ("lm_head", "model.norm")
+
+
+@pytest.mark.parametrize(
+    ("config", "want"),
+    [
+        ({"rope_parameters": {}, "rope_scaling": {"type": "yarn", "factor": 2}, "rope_theta": 5}, ("yarn", 5.0, 2.0)),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8, "rope_theta": 9}}},
+            ("linear", 9.0, 8.0),
+        ),
+        ({"rope_scaling": {"rope_type": "default"}, "rotary_emb_base": 7}, (None, 7.0, None)),
+        ({"rope_scaling": {"type": "su", "factor": 4}}, ("longrope", None, 4.0)),
+        ({"rope_scaling": {"type": "linear", "rope_type": "yarn", "factor": 4}}, ("yarn", None, 4.0)),
+        ({"text_config": {"num_hidden_layers": 1, "rope_theta": 3}, "rope_theta": 4}, (None, 3.0, None)),
+    ],
+)
+def test_names_of_rope(config: dict[str, Any], want: tuple[Any, ...]) -> None:
+    assert config_facts(config).rope[:3] == want
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [
+        ('"torch_dtype": "torch.bfloat16"', "bfloat16"),
+        ('"dtype": "bf16"', "bfloat16"),
+        ('"torch_dtype": "float16", "text_config": {"num_hidden_layers": 1}', "float16"),
+        ('"torch_dtype": null', None),
+    ],
+)
+def test_names_of_dtypes(text: str, dtype: str | None) -> None:
+    assert config_facts(json.loads(f"{{{text}}}")).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({"num_hidden_layers": float("inf")}, "num_hidden_layers"),
+        ({"text_config": {"num_hidden_layers": 2, "rope_theta": float("-inf")}}, "text_config.rope_theta"),
+        ({"rope_parameters": {"factor": float("inf"), "rope_type": "yarn"}}, "rope_parameters.factor"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
+        ({"vocab_size": 10**400}, "vocab_size"),
+    ],
+)
+def test_numbers_that_must_be_finite(config: dict[str, Any], field: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        config_facts(config)
+    assert caught.value.code == "checkpoint.non-finite"
+    assert caught.value.data["field"] == field
+
+
+def test_one_class_as_a_text_and_a_null_type() -> None:
+    found = Registry.load(()).resolve({"model_type": None, "architectures": "OlmoeForCausalLM"})
+    assert (found.found_by, found.descriptor.id) == ("architectures", "olmoe")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"a": 1,}', "no comma after the last entry"),
+        ('{"a": [1, 2, ]}', "no comma after the last entry"),
+        ('{"a": 1, // why\n"b": 2}', "comments are not part of JSON"),
+        ('{"a": 1 /* why */}', "comments are not part of JSON"),
+        ("# a\n{}", "comments are not part of JSON"),
+        ("{'a': 1}", "double quotes"),
+        ('{"a": True}', "this is how Python writes them"),
+        ('{"a": None}', "this is how Python writes them"),
+        ('{"a": {"b": 1', "it is cut off"),
+        ('{"a": 1\n<<<<<<< HEAD\n}', "unfinished git merge"),
+        ('{"a": 1}\0\0\0\0', "filled with zeros"),
+    ],
+)
+def test_texts_that_are_nearly_json_say_why(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CheckpointError) as caught:
+        read_config(tmp_path)
+    assert caught.value.code == "checkpoint.config"
+    assert says in str(caught.value.expected)
+    assert "line " in str(caught.value.observed)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_byte_order_marks(tmp_path: Path, encoding: str) -> None:
+    mark = "\ufeff" if encoding != "utf-8-sig" else ""
+    (tmp_path / "config.json").write_bytes(f'{mark}{{"name": "größe"}}'.encode(encoding))
+    config = read_config(tmp_path)
+    assert config.data == {"name": "größe"}
+    assert len(config.notes) == 1
+
+
+def test_half_a_character_of_utf_16(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes("\ufeff{}".encode("utf-16-le") + b"\x20")
+    with pytest.raises(CheckpointError, match="is not UTF-16"):
+        read_config(tmp_path)

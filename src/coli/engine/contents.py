@@ -151,7 +151,7 @@ def read_index(folder: Path) -> Index | None:
             str(error) if raw.strip() else "an empty file",
         ) from error
     if not index.weight_map:
-        raise _bad_index(path, "the weight_map is empty", None)
+        raise _bad_index(path, "the weight_map is empty", None, empty=True)
     for name in set(index.weight_map.values()):
         # An index is untrusted: it must not make the program open files outside of the folder.
         if Path(name).name != name or "\\" in name or "\0" in name or not name.endswith(".safetensors"):
@@ -159,8 +159,10 @@ def read_index(folder: Path) -> Index | None:
     return index
 
 
-def _bad_index(path: Path, rule: str, observed: str | None) -> CheckpointError:
-    return CheckpointError(str(path), rule, observed=observed, fix="download this file again", code="checkpoint.index")
+def _bad_index(path: Path, rule: str, observed: str | None, **data: Any) -> CheckpointError:
+    return CheckpointError(
+        str(path), rule, observed=observed, fix="download this file again", code="checkpoint.index", data=data
+    )
 
 
 def _without_index(found: Contents, present: Sequence[str]) -> list[str]:

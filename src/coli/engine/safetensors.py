@@ -377,7 +377,7 @@ def _check_size(
                 expected=f"{expected} bytes",
                 fix="download this file again, or write it anew with a current safetensors library",
                 code="checkpoint.trailing-bytes",
-                data={"extra_bytes": observed - expected},
+                data={"extra_bytes": observed - expected, "expected_bytes": expected, "file_bytes": observed},
             )
         )
         return
@@ -391,6 +391,11 @@ def _check_size(
             expected=f"{expected} bytes",
             fix="download this file again; the download may still be running",
             code="checkpoint.truncated",
-            data={"missing_bytes": expected - observed, "tensors_beyond": len(beyond)},
+            data={
+                "missing_bytes": expected - observed,
+                "expected_bytes": expected,
+                "file_bytes": observed,
+                "tensors_beyond": len(beyond),
+            },
         )
     )

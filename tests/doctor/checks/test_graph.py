@@ -37,7 +37,9 @@ def test_a_circle_is_refused() -> None:
 
 
 def test_a_failure_hides_what_needs_it_and_what_needs_that() -> None:
-    rows = run_checks(ordered([check("a.1", status="fail"), check("b.1", "a.1"), check("c.1", "b.1"), check("d.1")]), FACTS)
+    rows = run_checks(
+        ordered([check("a.1", status="fail"), check("b.1", "a.1"), check("c.1", "b.1"), check("d.1")]), FACTS
+    )
     shown = [(row.check, row.status, row.cause, row.findings[0].summary) for row in rows]
     assert shown == [
         ("a.1", "fail", None, "a.1 is fail"),
@@ -83,7 +85,9 @@ def test_a_check_that_hangs_is_a_row() -> None:
 @pytest.mark.parametrize("kind", ["crash", "timeout"])
 def test_a_probe_without_an_answer_is_a_row_of_each_check_that_reads_it(kind: str) -> None:
     problem = ProbeProblem("memory", kind, "what it said")  # type: ignore[arg-type]
-    rows = run_checks([check("a.1", reads=("memory",)), check("b.1", reads=("cpu",))], MachineFacts(problems=(problem,)))
+    rows = run_checks(
+        [check("a.1", reads=("memory",)), check("b.1", reads=("cpu",))], MachineFacts(problems=(problem,))
+    )
     assert [row.status for row in rows] == [kind, "ok"]
     assert rows[0].findings[0].evidence[0].text == "what it said"
 

@@ -35,7 +35,18 @@ def faults(value: Any, schema: dict[str, Any], at: str = "$") -> list[str]:
     """Return where ``value`` does not follow ``schema``: the part of JSON Schema that ours uses."""
     if "$ref" in schema:
         schema = SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]]
-    known = {"type", "const", "enum", "pattern", "minimum", "minItems", "required", "properties", "items", "description"}
+    known = {
+        "type",
+        "const",
+        "enum",
+        "pattern",
+        "minimum",
+        "minItems",
+        "required",
+        "properties",
+        "items",
+        "description",
+    }
     assert set(schema) <= known | {"additionalProperties", "$schema", "$id", "title", "$defs"}
     found = []
     names = schema.get("type", [])
@@ -53,7 +64,11 @@ def faults(value: Any, schema: dict[str, Any], at: str = "$") -> list[str]:
     if isinstance(value, list):
         if len(value) < schema.get("minItems", 0):
             found.append(f"{at}: {len(value)} items")
-        found += [fault for number, item in enumerate(value) for fault in faults(item, schema.get("items", {}), f"{at}[{number}]")]
+        found += [
+            fault
+            for number, item in enumerate(value)
+            for fault in faults(item, schema.get("items", {}), f"{at}[{number}]")
+        ]
     if isinstance(value, dict):
         properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
         found += [f"{at}: {name} is missing" for name in schema.get("required", ()) if name not in value]

@@ -43,7 +43,12 @@ BROKEN = report(
             ),
         ),
     ),
-    Row("devices.visible", "devices", (Finding("doctor.not-run", "skip", "not run: needs driver.state"),), "driver.state"),
+    Row(
+        "devices.visible",
+        "devices",
+        (Finding("doctor.not-run", "skip", "not run: needs driver.state"),),
+        "driver.state",
+    ),
     Row("cpu.level", "cpu", (Finding("cpu.level", "ok", "level x86-64-v3"),)),
 )
 
