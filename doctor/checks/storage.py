@@ -16,6 +16,7 @@ __all__ = ["CHECKS"]
 _TYPICAL = {"hdd": "0.1 to 0.2 GB/s", "usb": "0.4 to 1 GB/s", "mmc": "0.1 to 0.3 GB/s", "ssd": "about 0.5 GB/s"}
 _SLOW = {"hdd": "a spinning disk", "usb": "a disk on USB", "mmc": "a memory card"}
 _LEAST_CACHE_BYTES = 2 << 30
+_SLOW_BYTES_PER_S = 0.7e9  # what SATA reaches at most
 
 
 def _of(facts: MachineFacts, *roles: str) -> list[StorageFacts]:
@@ -187,8 +188,42 @@ def _space(facts: MachineFacts) -> Iterator[Finding]:
             )
 
 
+def _bandwidth(facts: MachineFacts) -> Iterator[Finding]:
+    model = next((storage for storage in _of(facts, "model")), None)
+    if not facts.measured or model is None:
+        command = (f"coli doctor {shlex.quote(facts.model or 'MODEL')} --measure",) if facts.here else ()
+        yield Finding("storage.not-measured", "skip", "not measured: how fast the disk reads experts", commands=command)
+        return
+    for one in facts.measured:
+        rate = one.disk_bytes_per_s
+        if rate.value is None:
+            yield not_known("storage", f"how fast {one.storage} reads experts", rate.source)
+            continue
+        shown = f"{one.storage} reads experts at {rate.value / 1e9:.2f} GB/s"
+        evidence = (seen(f"{rate.value:.0f} bytes/s, measured {one.date}", rate),)
+        if rate.value < _SLOW_BYTES_PER_S:
+            yield Finding(
+                "storage.slow",
+                "warn",
+                shown,
+                evidence,
+                fix="copy the model to an NVMe disk; those read 3 to 7 GB/s",
+                cost="every expert that is not in memory is waited for",
+            )
+        else:
+            yield Finding("storage.bandwidth", "ok", shown, evidence)
+
+
 CHECKS = (
     Check("storage.kind", (), ("storage",), "whether the model lies on a fast local disk", _kind, model=True),
     Check("storage.direct", (), ("storage",), "whether the disk can be read past the page cache", _direct, model=True),
+    Check(
+        "storage.bandwidth",
+        (),
+        ("storage", "measured"),
+        "how fast experts are read, as measured",
+        _bandwidth,
+        model=True,
+    ),
     Check("storage.space", (), ("storage",), "whether cache and data folders have space", _space),
 )

@@ -21,12 +21,13 @@ from coli.build_matrix.version import Version
 from coli.doctor.facts.bounded import Task, Unfinished
 from coli.doctor.facts.checkpoint import CheckpointFacts, Progress, probe_checkpoint
 from coli.doctor.facts.cpu import CpuFacts, probe_cpu
-from coli.doctor.facts.measure import Measured
+from coli.doctor.facts.measure import Measured, probe_bandwidth, read_measured, write_measured
 from coli.doctor.facts.memory import MemoryFacts, probe_memory
 from coli.doctor.facts.settings import SettingsFacts, probe_settings
 from coli.doctor.facts.storage import StorageFacts, probe_storage
 from coli.doctor.facts.system import SystemFacts, probe_system
 from coli.doctor.facts.versions import VersionFacts, probe_versions
+from coli.engine.host_cpu import default_threads
 from coli.settings import Resolved
 
 __all__ = ["FIELDS", "CompilerFacts", "MachineFacts", "ProbeProblem", "Request", "probe_machine"]
@@ -34,7 +35,14 @@ __all__ = ["FIELDS", "CompilerFacts", "MachineFacts", "ProbeProblem", "Request",
 HERE = Path("/")
 
 # Seconds. A probe that asks tools or disks has deadlines of its own, which add up to less.
-_DEADLINES_S = {"devices": 25.0, "backends": 150.0, "checkpoint": 120.0, "toolkits": 60.0, "compilers": 90.0}
+_DEADLINES_S = {
+    "devices": 25.0,
+    "backends": 150.0,
+    "checkpoint": 120.0,
+    "toolkits": 60.0,
+    "compilers": 90.0,
+    "measured": 150.0,
+}
 _DEADLINE_S = 20.0
 _DEEP_DEADLINE_S = 24 * 3600.0  # 160 GB from a slow disk take hours, and it reports how far it is
 
@@ -78,7 +86,7 @@ class MachineFacts:
     stages: tuple[str, ...] | None = None
     settings: SettingsFacts | None = None
     versions: VersionFacts | None = None
-    measured: Measured | None = None
+    measured: tuple[Measured, ...] | None = None
     problems: tuple[ProbeProblem, ...] = ()
 
     @property
@@ -88,9 +96,7 @@ class MachineFacts:
 
 
 FIELDS = tuple(
-    field.name
-    for field in dataclasses.fields(MachineFacts)
-    if field.name not in ("here", "model", "measured", "problems")
+    field.name for field in dataclasses.fields(MachineFacts) if field.name not in ("here", "model", "problems")
 )
 """The fields that probes fill, one each."""
 
@@ -115,6 +121,7 @@ class Request:
     cache: Path | None = None
     plugins: tuple[str, ...] | None = None
     deep: bool = False
+    measure: bool = False
     progress: Progress | None = None
 
     @property
@@ -152,8 +159,10 @@ def probe_machine(
     wanted = set(fields)
     if "backends" in wanted:
         wanted.add("devices")
-    if "stages" in wanted:
+    if wanted & {"stages", "measured"}:
         wanted.add("checkpoint")
+    if "measured" in wanted:
+        wanted.add("storage")
     tasks: dict[str, Task[Any]] = {}
     for name, probe in _probes(request, tasks).items():
         if name in wanted:
@@ -233,6 +242,22 @@ def _probes(request: Request, tasks: Mapping[str, Task[Any]]) -> dict[str, Calla
         paths = [*([("model", request.model)] if request.model is not None else []), *request.folders]
         return tuple(fact for role, path in paths for fact in probe_storage(role, path, root))
 
+    def measured() -> tuple[Measured, ...]:
+        known, files = tasks["storage"].result(), tasks["checkpoint"].result()
+        if isinstance(known, Unfinished) or request.cache is None or not request.here:
+            return ()
+        found: list[Measured] = []
+        for storage in known:
+            if storage.role == "model" and request.measure:
+                shards = files.shards if isinstance(files, CheckpointFacts) else ()
+                paths = [shard.path for shard in shards if shard.path is not None and shard.state == "ok"]
+                one = probe_bandwidth(storage, paths, default_threads())
+                write_measured(request.cache, storage, one)
+                found.append(one)
+            elif storage.role in ("model", "mirror") and (kept := read_measured(request.cache, storage)) is not None:
+                found.append(kept)
+        return tuple(found)
+
     return {
         "devices": devices,
         "backends": backends,
@@ -241,6 +266,7 @@ def _probes(request: Request, tasks: Mapping[str, Task[Any]]) -> dict[str, Calla
         "compilers": compilers,
         "toolkits": toolkits,
         "storage": storage,
+        "measured": measured,
         "system": lambda: probe_system(places, request.system),
         "cpu": lambda: probe_cpu(root, None if request.here else request.machine),
         "memory": lambda: probe_memory(root),

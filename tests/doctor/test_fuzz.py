@@ -16,8 +16,8 @@ from coli.doctor.report.document import Report, to_document
 from coli.doctor.report.html import render_html
 from coli.doctor.report.text import render_text
 
-from .machines import CPUINFO, MEMINFO, Machine
 from .checks.test_broken_machines import SMI
+from .machines import CPUINFO, MEMINFO, Machine
 
 TABLE = """+-----------------------------------------------------------------------------------------+
 | NVIDIA-SMI 550.54.14              Driver Version: 550.54.14      CUDA Version: 12.4     |

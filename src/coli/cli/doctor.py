@@ -76,7 +76,7 @@ def _facts(settings: Resolved, checks: tuple[Check, ...], terminal: Terminal, ti
         from coli.doctor.record.machine_file import read_machine
         from coli.errors import UsageError
 
-        for other in ("model", "root", "record", "deep"):
+        for other in ("model", "root", "record", "deep", "measure"):
             if settings[other] and settings.origin(other).kind == "option":
                 raise UsageError(
                     "--machine",
@@ -86,6 +86,8 @@ def _facts(settings: Resolved, checks: tuple[Check, ...], terminal: Terminal, ti
                 )
         return change_facts(read_machine(Path(settings["machine"])), settings["changes"])
     wanted = {field for check in checks for field in check.reads} | {"versions"}
+    if settings["measure"]:
+        wanted.add("measured")
     if settings["model"] is not None and "backends" in wanted:
         wanted.add("stages")
     request = _request(settings, terminal)
@@ -118,6 +120,7 @@ def _request(settings: Resolved, terminal: Terminal) -> Request:
         cache=cache_folder(),
         plugins=None if plugins is None else tuple(plugins),
         deep=settings["deep"],
+        measure=settings["measure"],
         progress=lambda done, total: terminal.progress("reading weights", done, total),
     )
 

@@ -350,6 +350,16 @@ SETTINGS: tuple[Setting, ...] = (
         _DOCTOR,
     ),
     Setting(
+        "measure",
+        FLAG,
+        False,
+        "Measure how fast disk and memory are, about 6 s, and keep that for the plan; needs MODEL.",
+        "--measure",
+        None,
+        None,
+        _DOCTOR,
+    ),
+    Setting(
         "root",
         PATH,
         None,

@@ -19,8 +19,8 @@ from coli.doctor.record.raw import RawFacts, Recorder
 from coli.doctor.report.document import Report, to_document
 from coli.errors import UsageError
 
-from ..machines import Machine, case_facts
 from ..checks.test_broken_machines import SMI
+from ..machines import Machine, case_facts
 
 GIB = 1 << 30
 
