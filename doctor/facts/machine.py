@@ -106,8 +106,9 @@ class Request:
     """What to look at, and with what. ``search``: where backends are looked for.
 
     ``root``: another one replays the machine below it; its PATH is that of ``environment``, below it as well.
-    ``machine`` is its kind then (``x86_64``). ``cache``: where toolkits are that were made from wheels. ``model``
-    and ``folders`` are paths as the machine has them; the latter are in use beside the model, by role (``cache``, ``data``, ``mirror``).
+    ``machine`` is its kind then (``x86_64``). ``model`` and ``folders`` are paths as the machine has them; the latter
+    are in use beside the model, by role (``cache``, ``data``, ``mirror``). ``cache``: where toolkits are that were made
+    from wheels, and what was measured. ``measure``: measure, and keep that in ``cache``.
     """
 
     settings: Resolved

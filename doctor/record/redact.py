@@ -29,7 +29,7 @@ _MAC = re.compile(r"(?<![0-9A-Fa-f:])(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}(?![
 _IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?![\w:])")
 _SERIAL = re.compile(
-    r"(?i)(\b(?:serial|board[ _]?id|asset[ _]?tag|wwid|wwn|board_serial|chassis_serial)[\w \t]*[=:>]\s*)([^\s<,;\"]{4,})"
+    r"(?i)(\b(?:serial|board[ _]?id|asset[ _]?tag|wwid|wwn|\w+_serial)[\w \t]*[=:>]\s*)([^\s<,;\"]{4,})"
 )
 _WORLD_WIDE = re.compile(r"\b(?:eui|naa|uuid|t10|wwn|nvme)[.-](?:0x)?[0-9A-Za-z.]{12,}\b")
 _PROCESS = re.compile(r"(<process_name>)([^<]+)(</process_name>)")

@@ -18,7 +18,10 @@ from coli.backends.candidates import Search  # noqa: E402
 from coli.doctor.facts.machine import FIELDS, MachineFacts, Request, probe_machine  # noqa: E402
 from coli.settings import Environment, resolve  # noqa: E402
 
-MEMINFO = "MemTotal:       32768000 kB\nMemFree:        20000000 kB\nMemAvailable:   24576000 kB\nSwapTotal:             0 kB\nSwapFree:              0 kB\n"
+MEMINFO = (
+    "MemTotal:       32768000 kB\nMemFree:        20000000 kB\nMemAvailable:   24576000 kB\n"
+    "SwapTotal:             0 kB\nSwapFree:              0 kB\n"
+)
 CPUINFO = (
     "processor\t: 0\nmodel name\t: Test Processor\nphysical id\t: 0\ncore id\t: 0\ncpu cores\t: 1\n"
     "flags\t\t: fpu avx avx2 bmi1 bmi2 f16c fma abm movbe xsave\n\n"

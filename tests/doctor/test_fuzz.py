@@ -31,7 +31,7 @@ FILES = {
     "proc/cpuinfo": CPUINFO,
     "proc/swaps": "Filename Type Size Used Priority\n/dev/zram0 partition 8388604 0 100\n",
     "proc/self/cgroup": "0::/user.slice/session.scope\n",
-    "proc/self/mountinfo": "22 1 259:1 / / rw - ext4 /dev/nvme0n1p1 rw\n25 22 0:23 / /sys/fs/cgroup rw - cgroup2 c rw\n",
+    "proc/self/mountinfo": "22 1 259:1 / / rw - ext4 /dev/sda1 rw\n25 22 0:23 / /sys/fs/cgroup rw - cgroup2 c rw\n",
     "proc/self/status": "Cpus_allowed_list:\t0-3\n",
     "sys/fs/cgroup/user.slice/session.scope/memory.max": "2147483648\n",
     "sys/fs/cgroup/user.slice/session.scope/cpu.max": "200000 100000\n",

@@ -23,7 +23,7 @@ __all__ = ["command"]
 _GPU_SECTIONS = ("driver", "devices", "backends")
 
 
-@click.command("doctor", short_help="Examine machine, build and checkpoint.")
+@click.command("doctor", short_help="Say what is wrong with machine, build or model.")
 @click.argument("model", metavar="[MODEL]", required=False)
 @with_settings("doctor")
 def command(settings: Resolved) -> int:

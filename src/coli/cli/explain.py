@@ -16,7 +16,7 @@ from coli.settings import Resolved
 __all__ = ["command"]
 
 
-@click.command("explain", short_help="Explain a code that a report or an error shows.")
+@click.command("explain", short_help="Explain a code of a report or an error.")
 @click.argument("code", metavar="[CODE]", required=False)
 @with_settings("explain")
 def command(settings: Resolved, code: str | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -192,8 +191,8 @@ def test_a_model_on_a_spinning_disk(tmp_path: Path) -> None:
         machine.file(f"{disk}/{name}", f"{text}\n")
     numbers = tmp_path / "sys/dev/block"
     numbers.mkdir(parents=True)
-    os.symlink("../../devices/pci0/ata1/block/sda/sda1", numbers / "8:1")
-    os.symlink("../../devices/pci0/ata1/block/sda", numbers / "8:0")
+    (numbers / "8:1").symlink_to("../../devices/pci0/ata1/block/sda/sda1")
+    (numbers / "8:0").symlink_to("../../devices/pci0/ata1/block/sda")
     machine.file("sys/class/block/sda/queue/rotational", "1\n")
     shutil.copytree(ORACLE, tmp_path / "models/x")
     report = examined(machine.facts(Path("/models/x")), "storage")

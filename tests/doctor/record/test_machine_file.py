@@ -100,8 +100,16 @@ def test_json_of_a_record_is_the_same_twice(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"schema": "coli.machine/2", "facts": {}}', '{"schema": "coli.machine/1"}', "\x00" * 10]
-    + ['{"schema": "coli.machine/1", "facts": {"system": 5}}', "[" * 100000],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"schema": "coli.machine/2", "facts": {}}',
+        '{"schema": "coli.machine/1"}',
+        '{"schema": "coli.machine/1", "facts": {"system": 5}}',
+        "[" * 100000,
+        "\x00" * 10,
+    ],
 )
 def test_another_file_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "m").write_text(text, encoding="utf-8")
