@@ -39,6 +39,7 @@ _DEADLINES_S = {
     "devices": 25.0,
     "backends": 150.0,
     "checkpoint": 120.0,
+    "stages": 120.0,
     "toolkits": 60.0,
     "compilers": 90.0,
     "measured": 150.0,
