@@ -15,14 +15,15 @@ def _values(facts: MachineFacts) -> Iterator[Finding]:
     if settings is None:
         yield not_known("settings", "the settings", "nothing looked at them")
         return
-    if not settings.values:
+    standing = [one for one in settings.values if one.kind != "option"]  # an option was typed a moment ago
+    if not standing:
         yield Finding("settings.values", "ok", "everything is at its default")
         return
     yield Finding(
         "settings.values",
         "ok",
-        "set: " + ", ".join(f"{one.name}={one.value}" for one in settings.values),
-        tuple(Evidence(f"{one.name}={one.value}", one.origin) for one in settings.values),
+        "set: " + ", ".join(f"{one.name}={one.value}" for one in standing),
+        tuple(Evidence(f"{one.name}={one.value}", one.origin) for one in standing),
     )
 
 

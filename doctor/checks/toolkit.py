@@ -126,7 +126,7 @@ def _fitting(facts: MachineFacts) -> Iterator[Finding]:
             cost="the backend has no machine code for this card",
         )
     else:
-        yield Finding("toolkit.fitting", "ok", f"{chosen.toolkit.label}: {chosen.why}")
+        yield Finding("toolkit.fitting", "ok", f"a build takes {chosen.toolkit.label}: {chosen.why}")
 
 
 CHECKS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ __all__ = ["RawFacts", "RawFile", "RawTool", "Recorder"]
 # What tells about a machine. Nothing of a user's folders is ever kept, whoever opened it.
 _FOLDERS = ("proc", "sys", "etc/os-release", "usr/lib/os-release", "etc/nv_tegra_release", "etc/ld.so.conf")
 _NOT_KEPT = ("environ", "cmdline", "maps", "smaps", "mem", "kcore")
+_PROCESS = re.compile(r"proc/(?!1/cgroup)\d+/")
 _MAX_FILES = 1000
 _MAX_FILE_BYTES = 1 << 16
 _MAX_OUTPUT_BYTES = 1 << 18
@@ -105,13 +107,14 @@ class Recorder:
             path = Path(name)
             with contextlib.suppress(ValueError, OSError):
                 below = path.relative_to(self._root).as_posix()
-                if not below.startswith(_FOLDERS) or path.name in _NOT_KEPT or not path.is_file():
+                kept = below.startswith(_FOLDERS) and path.name not in _NOT_KEPT and not _PROCESS.match(below)
+                if not kept or not path.is_file():
                     continue
                 with path.open("rb") as stream:
                     data = stream.read(_MAX_FILE_BYTES + 1)
                 text = data[:_MAX_FILE_BYTES].decode("utf-8", "replace")
                 files.append(RawFile(f"/{below}", text, len(data) > _MAX_FILE_BYTES))
-        return RawFacts(tuple(files), tuple(sorted(self._tools, key=lambda tool: tool.command)))
+        return RawFacts(tuple(files), tuple(sorted(dict.fromkeys(self._tools), key=lambda tool: tool.command)))
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:

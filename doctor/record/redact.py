@@ -42,7 +42,7 @@ _REMOTE_SOURCE = re.compile(
 )
 _AT = re.compile(r"\b[\w.+-]+@[\w.-]*\w")
 _IDENTIFIER = re.compile(
-    r"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])|(?:(?<=docker-)|(?<=docker/)|(?<=crio-))[0-9a-f]{12,63}"
+    r"(?<![0-9A-Za-z])(?:[0-9a-f]{32}){1,2}(?![0-9A-Za-z])|(?:(?<=docker-)|(?<=docker/)|(?<=crio-))[0-9a-f]{12,63}"
 )
 _COMMON_USERS = frozenset(("root", "user", "admin", "nobody", "daemon", "ubuntu", "debian", "test", "home", "data"))
 _COMMON_HOSTS = frozenset(("localhost", "local", "linux", "ubuntu", "debian", "host", "none"))
@@ -66,8 +66,11 @@ class Redactor:
         self._placeholders: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
         self._literals: dict[str, str] = {}
-        if home and home.strip("/") and home != "/root":
-            self._literals[home.rstrip("/")] = self._placeholder("home", home.rstrip("/"))
+        self._home: re.Pattern[str] | None = None
+        if home and home.strip("/\\"):
+            home = home.rstrip("/\\")
+            self._placeholder("home", home)
+            self._home = re.compile(re.escape(home) + r"(?![\w.-])")
         for name, value in sorted((variables or {}).items()):
             if _SECRET_NAME.search(name) and len(value) >= 6:
                 self._literals[value] = self._placeholder("secret", value)
@@ -92,6 +95,8 @@ class Redactor:
         """Return ``text`` with placeholders."""
         for literal in sorted(self._literals, key=len, reverse=True):
             text = text.replace(literal, self._literals[literal])
+        if self._home is not None:
+            text = self._home.sub("<home>", text)
         text = _KEYS.sub(lambda m: self._placeholder("secret", m[0]), text)
         text = _ASSIGNED.sub(lambda m: m[1] + self._kept_or("secret", m[2]), text)
         text = _USERINFO.sub(lambda m: self._placeholder("secret", m[0][:-1]) + "@", text)

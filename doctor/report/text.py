@@ -79,6 +79,7 @@ class _Renderer:
 
     def _top(self, anomalies: Sequence[Anomaly]) -> Iterator[Line]:
         if not anomalies:
+            yield (("nothing is wrong", "bold"),)
             return
         failed = sum(one.finding.status != "warn" for one in anomalies)
         warned = len(anomalies) - failed

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 # What answers "why is my GPU not used?" on one screen.
-_GPU_SECTIONS = ("driver", "devices", "backends")
+_GPU_SECTIONS = ("driver", "devices", "backends.usable", "backends.sound", "gpu")
 
 
 @click.command("doctor", short_help="Say what is wrong with machine, build or model.")
@@ -43,7 +43,7 @@ def command(settings: Resolved) -> int:
     checks, only, gpu = CHECKS, settings["only"], settings["gpu"]
     if gpu not in (None, "none") and settings.origin("gpu").kind == "option":
         checks = (*CHECKS, gpu_check(gpu))
-        only = only or (*_GPU_SECTIONS, "gpu", *(["checkpoint.family"] if settings["model"] else []))
+        only = only or (*_GPU_SECTIONS, *(["checkpoint.family"] if settings["model"] else []))
     if settings["list_checks"]:
         _list(choose_checks(checks, only, settings["skip"]), settings, terminal)
         return 0

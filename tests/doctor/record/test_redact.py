@@ -66,6 +66,7 @@ def redactor() -> Redactor:
         ("40 22 0:50 / /mnt rw - nfs4 nas:/export/models rw", "40 22 0:50 / /mnt rw - nfs4 <remote-1> rw"),
         ("Linux version 6.1 (builder@farm-12) x", "Linux version 6.1 (<user-1>) x"),
         ("0::/docker/" + "ab" * 32, "0::/docker/<id-1>"),
+        ("/sys/fs/cgroup/memory/job/" + "0a" * 16, "/sys/fs/cgroup/memory/job/<id-1>"),
     ],
 )
 def test_planted_values_are_replaced_by_type(text: str, expected: str) -> None:
@@ -94,7 +95,8 @@ def test_what_a_machine_is_stays(text: str) -> None:
 
 
 def test_a_common_user_name_is_no_secret() -> None:
-    assert Redactor("/root", "root", ["localhost"]).text("/root of root on localhost") == "/root of root on localhost"
+    shown = Redactor("/root", "root", ["localhost"]).text("/root/x of root on localhost, /rootfs")
+    assert shown == "<home>/x of root on localhost, /rootfs"
 
 
 def test_facts_and_raw_inputs_of_a_record_share_placeholders() -> None:
