@@ -189,29 +189,28 @@ def _space(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def _bandwidth(facts: MachineFacts) -> Iterator[Finding]:
-    model = next((storage for storage in _of(facts, "model")), None)
-    if not facts.measured or model is None:
+    measured = facts.measured
+    if measured is None:
         command = (f"coli doctor {shlex.quote(facts.model or 'MODEL')} --measure",) if facts.here else ()
         yield Finding("storage.not-measured", "skip", "not measured: how fast the disk reads experts", commands=command)
         return
-    for one in facts.measured:
-        rate = one.disk_bytes_per_s
-        if rate.value is None:
-            yield not_known("storage", f"how fast {one.storage} reads experts", rate.source)
-            continue
-        shown = f"{one.storage} reads experts at {rate.value / 1e9:.2f} GB/s"
-        evidence = (seen(f"{rate.value:.0f} bytes/s, measured {one.date}", rate),)
-        if rate.value < _SLOW_BYTES_PER_S:
-            yield Finding(
-                "storage.slow",
-                "warn",
-                shown,
-                evidence,
-                fix="copy the model to an NVMe disk; those read 3 to 7 GB/s",
-                cost="every expert that is not in memory is waited for",
-            )
-        else:
-            yield Finding("storage.bandwidth", "ok", shown, evidence)
+    rate = measured.disk_bytes_per_s
+    if rate.value is None:
+        yield not_known("storage", f"how fast {measured.storage} reads experts", rate.source)
+        return
+    shown = f"{measured.storage} reads experts at {rate.value / 1e9:.2f} GB/s"
+    evidence = (seen(f"{rate.value:.0f} bytes/s, measured {measured.date}", rate),)
+    if rate.value < _SLOW_BYTES_PER_S:
+        yield Finding(
+            "storage.slow",
+            "warn",
+            shown,
+            evidence,
+            fix="copy the model to an NVMe disk; those read 3 to 7 GB/s",
+            cost="every expert that is not in memory is waited for",
+        )
+    else:
+        yield Finding("storage.bandwidth", "ok", shown, evidence)
 
 
 CHECKS = (
