@@ -29,7 +29,7 @@ class Search:
     answers of child processes, None: none are kept. ``library_path``: folders where the system's loader looks first
     (LD_LIBRARY_PATH). ``environment``: what the driver's tools are run with; PATH and CUDA_VISIBLE_DEVICES count.
     ``root``: below it driver and devices are looked for. ``gpu``: the one that was asked for, as CUDA_VISIBLE_DEVICES
-    names it, or ``none``; it replaces that variable.
+    names it, or ``none``; it replaces that variable. ``keeps``: new answers are kept; a doctor only reads them.
     """
 
     selection: str | None = None
@@ -42,6 +42,7 @@ class Search:
     environment: Mapping[str, str] = field(default_factory=dict)
     root: Path = Path("/")
     gpu: str | None = None
+    keeps: bool = True
 
     def __post_init__(self) -> None:
         if self.gpu is not None:

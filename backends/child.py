@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["Ended", "run_child"]
+__all__ = ["Ended", "Listener", "observed", "run_child", "tell_listener"]
 
 _STDERR_BYTES = 2000
 
@@ -31,6 +31,29 @@ class Ended:
     output: bytes = b""
     errors: str = ""
     cut: bool = False
+
+
+Listener = Callable[[Sequence[str], "Ended"], None]
+"""Told every command that ran and how it ended: a doctor's record holds what the tools of a machine said."""
+
+_listeners: list[Listener] = []
+
+
+@contextlib.contextmanager
+def observed(listener: Listener) -> Iterator[None]:
+    """Tell ``listener`` of every tool that any thread of this process runs meanwhile."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+def tell_listener(command: Sequence[str | Path], ended: Ended) -> Ended:
+    """Pass on what a tool said, and return it."""
+    for listener in tuple(_listeners):
+        listener([str(part) for part in command], ended)
+    return ended
 
 
 def run_child(
@@ -54,7 +77,7 @@ def run_child(
                 env=None if environment is None else dict(environment),
             )
         except (OSError, ValueError) as error:  # ValueError: a null byte in an argument
-            return Ended("not started", errors=str(error))
+            return tell_listener(command, Ended("not started", errors=str(error)))
         timed_out = False
         try:
             child.wait(deadline_s)
@@ -68,10 +91,10 @@ def run_child(
         said = errors.read(_STDERR_BYTES).decode("utf-8", "replace").strip()
     kept, cut = data[:max_bytes], len(data) > max_bytes
     if timed_out:
-        return Ended("timeout", output=kept, errors=said, cut=cut)
+        return tell_listener(command, Ended("timeout", output=kept, errors=said, cut=cut))
     if child.returncode < 0:
-        return Ended("signal", -child.returncode, kept, said, cut)
-    return Ended("exit", child.returncode, kept, said, cut)
+        return tell_listener(command, Ended("signal", -child.returncode, kept, said, cut))
+    return tell_listener(command, Ended("exit", child.returncode, kept, said, cut))
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

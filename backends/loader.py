@@ -77,10 +77,10 @@ class Loaded:
 class Machine:
     """What the gates judge against: the CPU, and driver and devices, looked for when the first CUDA library asks."""
 
-    def __init__(self, cpu: Cpu, search: Search) -> None:
+    def __init__(self, cpu: Cpu, search: Search, devices: DeviceFacts | None = None) -> None:
         self.cpu = cpu
         self._search = search
-        self._devices: DeviceFacts | None = None
+        self._devices = devices
 
     @property
     def seen(self) -> DeviceFacts | None:
@@ -187,7 +187,8 @@ def _answer(
         except (KeyError, TypeError, ValueError, AttributeError):
             kept = None  # damaged: ask again and replace it
     answer = probe_library(path, canary, deadline_s, kind, environment)
-    write_cached(search.cache_folder, key, answer)
+    if search.keeps:
+        write_cached(search.cache_folder, key, answer)
     return *_judge(answer, kind), False
 
 
@@ -202,13 +203,15 @@ def survey(
     canary: Path = CANARY,
     deadline_s: float = DEADLINE_S,
     with_devices: bool = False,
+    devices: DeviceFacts | None = None,
 ) -> Trace:
     """Examine all candidates and decide. Never raises for what it finds; the trace has it.
 
-    ``with_devices``: look for driver and devices even when no library asks for them.
+    ``with_devices``: look for driver and devices even when no library asks for them. ``devices``: what was found
+    already.
     """
     cpu = cpu or cpu_level()
-    machine = Machine(cpu, search)
+    machine = Machine(cpu, search, devices)
     places, candidates = find_candidates(search)
     traces = tuple(examine(candidate, machine, search, canary, deadline_s) for candidate in candidates)
     trace = Trace(f"{cpu.machine}, {cpu.best}", search.selection, places, traces)

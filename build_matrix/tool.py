@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from coli.backends.child import Ended, tell_listener
+
 __all__ = ["Answer", "ask", "first_line"]
 
 _MAX_BYTES = 1 << 20
@@ -43,13 +45,16 @@ def ask(command: Sequence[str | Path], environment: Mapping[str, str], deadline_
                 check=False,
             )
         except subprocess.TimeoutExpired:
+            tell_listener(command, Ended("timeout"))
             return Answer(None, "", "", f"no answer within {deadline_s:g} s")
         except (OSError, ValueError) as error:
+            tell_listener(command, Ended("not started", errors=str(error)))
             return Answer(None, "", "", f"does not start: {getattr(error, 'strerror', None) or error}")
         texts = []
         for file in (output, errors):
             file.seek(0)
             texts.append(file.read(_MAX_BYTES).decode("utf-8", "replace"))
+    tell_listener(command, Ended("exit", done.returncode, texts[0].encode(), texts[1]))
     return Answer(done.returncode, texts[0], texts[1])
 
 

@@ -21,6 +21,8 @@ COMMANDS = {
     "verify": "Compare a checkpoint with recorded reference results.",
     "plan": "Say which bytes go where, and how fast a model will be.",
     "build": "Compile backend libraries for this machine.",
+    "doctor": "Say what is wrong with machine, build or model.",
+    "explain": "Explain a code of a report or an error.",
     "families": "List model families, and explain how a model resolves.",
     "backends": "List compute backends, and explain which one is chosen.",
     "config": "Show settings and where each comes from.",

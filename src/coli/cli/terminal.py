@@ -55,6 +55,23 @@ class Terminal:
             self._stream.write(shown)
             self._stream.flush()
 
+    @property
+    def width(self) -> int:
+        """Return the columns of the terminal, or those that are taken where there is none."""
+        return self._rich().width
+
+    @property
+    def is_ascii(self) -> bool:
+        """Say whether only ASCII characters may be written."""
+        return self._ascii
+
+    def pieces(self, lines: Iterable[Sequence[tuple[str, str]]]) -> None:
+        """Write lines that are made of pieces, each a text and its style. They are as wide as they are."""
+        from rich.text import Text
+
+        for line in lines:
+            self._print(Text.assemble(*line))
+
     def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Write `name  value` lines with the values aligned; values are never cut."""
         pairs = list(pairs)

@@ -12,11 +12,12 @@ from coli.settings.kinds import FLAG, IDS, PATH, PATHS, SIZE, STOPS, TEXT, TEXTS
 
 __all__ = ["EVERY", "SETTINGS", "Setting", "find"]
 
-_MODELS = ("run", "chat", "verify", "plan")
+_MODELS = ("run", "chat", "verify", "doctor", "plan")
 _TALK = ("run", "chat")
 _ENGINE = ("run", "chat", "demo", "verify", "plan")
 _BUILD = ("build",)
-EVERY = ("run", "chat", "demo", "verify", "families", "backends", "build", "config", "plan")
+_DOCTOR = ("doctor",)
+EVERY = ("run", "chat", "demo", "verify", "families", "backends", "build", "doctor", "plan", "explain", "config")
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--backend",
         "COLI_BACKEND",
         "backend",
-        (*_ENGINE, "backends"),
+        (*_ENGINE, "backends", "doctor"),
         unset="the best one that passes every gate",
         aliases=("COLI_DSV4_DLL",),
     ),
@@ -72,7 +73,7 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "COLI_BACKEND_PATH",
         "backend_path",
-        (*_ENGINE, "backends"),
+        (*_ENGINE, "backends", "doctor"),
     ),
     Setting(
         "plugins",
@@ -82,7 +83,7 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "COLI_PLUGINS",
         "plugins",
-        (*_ENGINE, "families"),
+        (*_ENGINE, "families", "doctor"),
         unset="all installed ones",
     ),
     Setting(
@@ -156,19 +157,8 @@ SETTINGS: tuple[Setting, ...] = (
         "--gpu",
         "COLI_GPU",
         "gpu",
-        (*_ENGINE, "backends"),
+        (*_ENGINE, "backends", "doctor"),
         unset="the first that CUDA_VISIBLE_DEVICES leaves",
-    ),
-    Setting(
-        "machine",
-        PATH,
-        None,
-        "Plan for the machine that this file describes.",
-        "--machine",
-        None,
-        None,
-        ("plan",),
-        unset="this machine",
     ),
     Setting(
         "audit",
@@ -344,6 +334,84 @@ SETTINGS: tuple[Setting, ...] = (
         _BUILD,
         unset="build in the cache folder",
     ),
+    # Examining a machine.
+    Setting(
+        "only",
+        TEXTS,
+        (),
+        "Run this check or section, with what it needs; may be given more than once.",
+        "--only",
+        None,
+        None,
+        _DOCTOR,
+        unset="all",
+    ),
+    Setting("skip", TEXTS, (), "Leave out this check or section.", "--skip", None, None, _DOCTOR),
+    Setting("list_checks", FLAG, False, "List the checks and stop.", "--list", None, None, _DOCTOR),
+    Setting("strict", FLAG, False, "A warning counts as a failure: exit code 1.", "--strict", None, None, _DOCTOR),
+    Setting(
+        "deep",
+        FLAG,
+        False,
+        "Read all weights of MODEL through; takes as long as the disk needs.",
+        "--deep",
+        None,
+        None,
+        _DOCTOR,
+    ),
+    Setting(
+        "measure",
+        FLAG,
+        False,
+        "Measure how fast disk and memory are, about 6 s, and keep that for the plan; needs MODEL.",
+        "--measure",
+        None,
+        None,
+        _DOCTOR,
+    ),
+    Setting(
+        "root",
+        PATH,
+        None,
+        "Examine the machine whose files lie below this folder; its tools are run.",
+        "--root",
+        None,
+        None,
+        _DOCTOR,
+        unset="this machine",
+    ),
+    Setting(
+        "record",
+        PATH,
+        None,
+        "Write the facts and what the tools said to this file, without what tells whose machine it is.",
+        "--record",
+        None,
+        None,
+        _DOCTOR,
+    ),
+    Setting(
+        "machine",
+        PATH,
+        None,
+        "Examine, or plan for, the machine in this file, which `coli doctor --record` wrote.",
+        "--machine",
+        None,
+        None,
+        ("doctor", "plan"),
+    ),
+    Setting(
+        "changes",
+        TEXTS,
+        (),
+        "Change a fact: KEY=VALUE, for example gpu.0.vram=10GiB; may be given more than once.",
+        "--set",
+        None,
+        None,
+        _DOCTOR,
+    ),
+    Setting("html", PATH, None, "Also write the report as one page to this file.", "--html", None, None, _DOCTOR),
+    Setting("verbose", FLAG, False, "Show the evidence of every finding.", "-v, --verbose", None, None, _DOCTOR),
     # Output.
     Setting(
         "json",
@@ -353,7 +421,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--json",
         None,
         None,
-        ("run", "demo", "verify", "families", "backends", "build", "config", "plan"),
+        ("run", "demo", "verify", "families", "backends", "build", "doctor", "plan", "explain", "config"),
     ),
     Setting(
         "explain",

@@ -1,0 +1,94 @@
+"""Checks of host compilers and the C library: what building a backend needs beside a toolkit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coli.build_matrix.compilers import accepted, glibc_known_to, host_bounds, newest_accepted
+from coli.build_matrix.matrix import load_matrix
+from coli.build_matrix.version import Version
+from coli.doctor.checks.commands import install_compiler
+from coli.doctor.checks.finding import Check, Evidence, Finding, not_known, seen
+from coli.doctor.facts.machine import MachineFacts
+
+__all__ = ["CHECKS"]
+
+_MADE = "coli build --toolkit pypi:13.0"
+
+
+def _compiler(facts: MachineFacts) -> Iterator[Finding]:
+    if facts.compilers is None:
+        yield not_known("compiler", "the host compilers", "nothing looked for them")
+        return
+    matrix, compilers = load_matrix(), facts.compilers.compilers
+    usable = [toolkit for toolkit in facts.toolkits or () if toolkit.usable]
+    if not compilers:
+        yield Finding(
+            "compiler.absent",
+            "note",
+            "no C++ compiler on PATH; only building a backend needs one",
+            (Evidence("no g++, clang++ or c++", "PATH"),),
+            fix="install one before `coli build`",
+            commands=install_compiler(facts),
+        )
+        return
+    shown = ", ".join(compiler.label for compiler in compilers)
+    if not usable:
+        yield Finding("compiler.found", "ok", shown, (Evidence(shown, "PATH"),))
+        return
+    toolkit = max(usable, key=lambda one: one.version or Version(0, 0))
+    bounds = host_bounds(toolkit, matrix)
+    best = newest_accepted(compilers, bounds, matrix.minimum_compiler)
+    if best is None:
+        reasons = [reason for one in compilers if (reason := accepted(one, bounds, matrix.minimum_compiler))]
+        yield Finding(
+            "compiler.unsupported",
+            "warn",
+            f"none of the compilers is accepted by {toolkit.label}",
+            tuple(Evidence(reason, bounds.source) for reason in reasons),
+            fix=f"install gcc {bounds.gcc} or older, or use a newer toolkit ({_MADE})",
+            commands=install_compiler(facts, bounds.gcc) or (_MADE,),
+            cost="no CUDA backend can be built",
+        )
+        return
+    yield Finding(
+        "compiler.accepted", "ok", f"{best.label} for {toolkit.label}", (Evidence(f"of {shown}", bounds.source),)
+    )
+
+
+def _glibc(facts: MachineFacts) -> Iterator[Finding]:
+    usable = [toolkit for toolkit in facts.toolkits or () if toolkit.usable]
+    if facts.compilers is None or not usable:
+        yield Finding("toolkit.none", "skip", "no usable toolkit")
+        return
+    glibc = facts.compilers.glibc
+    if glibc.value is None:
+        yield not_known("compiler", "the C library's version", glibc.source)
+        return
+    matrix = load_matrix()
+    clashing = [toolkit for toolkit in usable if glibc.value > glibc_known_to(toolkit, matrix)]
+    if clashing:
+        known = glibc_known_to(clashing[0], matrix)
+        yield Finding(
+            "compiler.glibc-clash",
+            "note" if len(clashing) < len(usable) else "warn",
+            f"glibc {glibc.value.short} is newer than {known.short}, the newest that {clashing[0].label} knows",
+            (seen(glibc.value.short, glibc),),
+            fix="use a newer toolkit",
+            commands=(_MADE,),
+            cost="functions such as rsqrt and sinpi may clash in the headers, and the build stops",
+        )
+        return
+    yield Finding("compiler.glibc", "ok", f"glibc {glibc.value.short} is known to the headers", (seen("", glibc),))
+
+
+CHECKS = (
+    Check(
+        "compiler.host",
+        (),
+        ("compilers", "toolkits", "system", "settings"),
+        "whether a C++ compiler is there that the toolkit accepts",
+        _compiler,
+    ),
+    Check("compiler.glibc", ("compiler.host",), ("compilers", "toolkits"), "whether the C library fits", _glibc),
+)

@@ -1,0 +1,142 @@
+"""Checks of CUDA toolkits: building a CUDA backend needs one, running does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coli.backends.devices import select_devices
+from coli.backends.targets import Target
+from coli.build_matrix.arch import supports
+from coli.build_matrix.choose import choose_toolkit
+from coli.build_matrix.matrix import load_matrix
+from coli.build_matrix.recipe import Refusal
+from coli.build_matrix.version import Version
+from coli.doctor.checks.finding import Check, Evidence, Finding, not_known
+from coli.doctor.facts.machine import MachineFacts
+
+__all__ = ["CHECKS"]
+
+_MADE = "coli build --toolkit pypi:13.0"
+
+
+def _toolkits(facts: MachineFacts) -> Iterator[Finding]:
+    toolkits = facts.toolkits
+    if toolkits is None:
+        yield not_known("toolkit", "the CUDA toolkits", "nothing looked for them")
+        return
+    usable = [toolkit for toolkit in toolkits if toolkit.usable]
+    for toolkit in toolkits:
+        if toolkit.origin in ("CUDA_HOME", "CUDA_PATH") and not toolkit.usable:
+            finding = next(finding for finding in toolkit.findings if finding.blocking)
+            yield Finding(
+                "toolkit.stale-variable",
+                "warn",
+                f"{toolkit.origin} names no usable toolkit: {finding.text}",
+                (Evidence(f"{toolkit.origin}={toolkit.root}", "environment"),),
+                fix=finding.fix,
+                commands=(f"unset {toolkit.origin}",),
+                cost="other programs may mix two toolkits; coli does not use this one",
+            )
+    if not usable:
+        yield Finding(
+            "toolkit.absent",
+            "note",
+            "no usable CUDA toolkit is installed; only building a CUDA backend needs one",
+            tuple(Evidence(f"{toolkit.label}: not usable", toolkit.origin) for toolkit in toolkits),
+            fix="`coli build` makes one from pinned wheels when it is needed; nothing has to be installed",
+            commands=(_MADE,) if _wants_cuda(facts) else (),
+        )
+        return
+    listed = tuple(Evidence(toolkit.label, toolkit.origin) for toolkit in toolkits)
+    yield Finding("toolkit.found", "ok", "; ".join(toolkit.label for toolkit in usable), listed)
+
+
+def _wants_cuda(facts: MachineFacts) -> bool:
+    return facts.devices is not None and bool(select_devices(facts.devices, facts.environment).usable)
+
+
+def _complete(facts: MachineFacts) -> Iterator[Finding]:
+    usable = [toolkit for toolkit in facts.toolkits or () if toolkit.usable]
+    if not usable:
+        yield Finding("toolkit.none", "skip", "no usable toolkit")
+        return
+    found = False
+    for toolkit in usable:
+        for finding in toolkit.findings:
+            if finding.code == "driver-stub-missing":  # our libraries never link the driver
+                continue
+            found = True
+            yield Finding(
+                f"toolkit.{finding.code}",
+                "note",
+                finding.text,
+                (Evidence(toolkit.label, toolkit.origin),),
+                fix=finding.fix,
+                cost="building with this toolkit may stop",
+            )
+    if not found:
+        yield Finding("toolkit.complete", "ok", "compiler, headers and libraries are there")
+
+
+def _fitting(facts: MachineFacts) -> Iterator[Finding]:
+    usable = [toolkit for toolkit in facts.toolkits or () if toolkit.usable]
+    if not usable:
+        yield Finding("toolkit.none", "skip", "no usable toolkit")
+        return
+    if facts.devices is None or not facts.devices.gpus:
+        yield Finding("devices.none", "skip", "no GPU to build for")
+        return
+    selection = select_devices(facts.devices, facts.environment)
+    capabilities = [device.capability.value for device in selection.usable if device.capability.value is not None]
+    newest = facts.devices.driver.max_cuda.value
+    driver = None if newest is None else Version(*newest)
+    wanted = tuple(dict.fromkeys(Target(capability.number) for capability in capabilities))
+    if not wanted:
+        yield Finding("devices.none", "skip", "no GPU to build for")
+        return
+    chosen = choose_toolkit(None, facts.toolkits or (), wanted, driver, load_matrix())
+    if isinstance(chosen, Refusal):
+        yield Finding(
+            f"build.{chosen.rule}",
+            "warn",
+            f"{chosen.subject}: {chosen.observed}",
+            fix=chosen.fix,
+            commands=(_MADE,),
+            cost="a backend for this card cannot be built with what is installed",
+        )
+        return
+    unable = [target.name for target in wanted if not supports(chosen.version, target, load_matrix())]
+    if driver is not None and chosen.version.major > driver.major:
+        yield Finding(
+            "toolkit.newer-than-driver",
+            "warn",
+            f"{chosen.toolkit.label} is newer than the driver, which runs CUDA up to {driver.short}",
+            (Evidence(chosen.why, chosen.toolkit.origin),),
+            fix=f"install a newer driver, or a toolkit of CUDA {driver.major}",
+            cost="the driver refuses what is built with it",
+        )
+    elif unable:
+        yield Finding(
+            "toolkit.cannot-target",
+            "warn",
+            f"{chosen.toolkit.label} cannot make code for {', '.join(unable)}",
+            (Evidence(chosen.toolkit.label, chosen.toolkit.origin),),
+            fix="use a newer toolkit",
+            commands=(_MADE,),
+            cost="the backend has no machine code for this card",
+        )
+    else:
+        yield Finding("toolkit.fitting", "ok", f"a build takes {chosen.toolkit.label}: {chosen.why}")
+
+
+CHECKS = (
+    Check("toolkit.found", (), ("toolkits", "devices", "settings"), "which CUDA toolkits are installed", _toolkits),
+    Check("toolkit.complete", ("toolkit.found",), ("toolkits",), "whether anything is missing in them", _complete),
+    Check(
+        "toolkit.fitting",
+        ("toolkit.found", "driver.state"),
+        ("toolkits", "devices", "settings"),
+        "whether they can build for these GPUs and this driver",
+        _fitting,
+    ),
+)

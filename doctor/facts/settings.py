@@ -1,0 +1,86 @@
+"""The settings in force that are not defaults, where each comes from, and the variables that other programs read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coli.settings import SETTINGS, Resolved
+
+__all__ = ["SettingValue", "SettingsFacts", "Variable", "probe_settings"]
+
+_MAX_CHARACTERS = 4096
+
+# What changes how CUDA, the compilers and the loader of the system behave. PATH is long and says little.
+_FOREIGN = (
+    "CC",
+    "CONDA_PREFIX",
+    "CUDA_ARCH",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "CXX",
+    "DEEPGEMM",
+    "DEEPGEMM_HOME",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "NO_TC",
+    "NVCC_APPEND_FLAGS",
+    "NVCC_CCBIN",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "VIRTUAL_ENV",
+)
+
+
+@dataclass(frozen=True)
+class SettingValue:
+    """A setting that somebody set: its value as text, and where: ``option``, ``variable`` or ``file``, and its name."""
+
+    name: str
+    value: str
+    kind: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of the environment."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class SettingsFacts:
+    """``notes``: what the settings say about names that are not ours. ``superuser``: this is root; None: not known."""
+
+    values: tuple[SettingValue, ...] = ()
+    notes: tuple[str, ...] = ()
+    variables: tuple[Variable, ...] = ()
+    superuser: bool | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables as a mapping."""
+        return {variable.name: variable.value for variable in self.variables}
+
+
+def probe_settings(settings: Resolved, environment: Mapping[str, str]) -> SettingsFacts:
+    """Return what of ``settings`` is not a default, and the variables of ``environment`` that others read."""
+    values = [
+        SettingValue(
+            setting.name,
+            setting.kind.show(settings[setting.name])[:_MAX_CHARACTERS],
+            settings.origin(setting.name).kind,
+            settings.origin(setting.name).text,
+        )
+        for setting in SETTINGS
+        if (setting.variable or setting.toml_key) and settings.origin(setting.name).kind != "default"
+    ]
+    variables = [Variable(name, environment[name][:_MAX_CHARACTERS]) for name in _FOREIGN if name in environment]
+    superuser = None if sys.platform == "win32" else os.geteuid() == 0
+    return SettingsFacts(tuple(values), settings.notes, tuple(variables), superuser)

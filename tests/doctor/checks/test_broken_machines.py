@@ -1,0 +1,281 @@
+"""What the owner of a broken machine is told: the cause on top, and commands that are true for that machine."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coli.backends.trace import GATES, Candidate, CandidateTrace, Trace, not_run, ok, refused
+from coli.doctor.checks.graph import choose_checks, run_checks
+from coli.doctor.checks.table import CHECKS
+from coli.doctor.facts.machine import MachineFacts
+from coli.doctor.report.document import Report, decide_exit_code, find_anomalies
+
+from ..machines import CASES, Machine, case_facts
+
+ORACLE = Path(__file__).parents[2] / "oracle" / "model"
+SMI: dict[str, Any] = {
+    "driver": "550.54.14",
+    "cuda": "12.4",
+    "xml_gen": 12,
+    "gpus": [
+        {
+            "index": 0,
+            "name": "NVIDIA GeForce RTX 3080",
+            "uuid": "GPU-8f21a6f4-3b2d-4c11-9b6e-1d2c3b4a5f60",
+            "bus": "00000000:01:00.0",
+            "cc": "8.6",
+            "total": 10240,
+            "used": 300,
+            "free": 9700,
+            "reserved": 240,
+            "arch": "Ampere",
+        }
+    ],
+}
+
+
+def examined(facts: MachineFacts, *only: str) -> Report:
+    return Report(run_checks(choose_checks(CHECKS, only, model=facts.model is not None), facts), facts)
+
+
+def told(report: Report) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Return status, code and commands of what stands on top, in its order."""
+    return [(one.finding.status, one.finding.code, one.finding.commands) for one in find_anomalies(report.rows)]
+
+
+def as_user(facts: MachineFacts) -> MachineFacts:
+    assert facts.settings is not None
+    return replace(facts, settings=replace(facts.settings, superuser=False))
+
+
+def test_a_card_without_a_driver(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.file("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
+    machine.file("sys/bus/pci/devices/0000:01:00.0/class", "0x030000\n")
+    report = examined(as_user(machine.facts()))
+    install = "sudo apt-get install linux-headers-$(uname -r) nvidia-driver"
+    assert told(report) == [("fail", "driver.absent", (install, "sudo reboot"))]
+    assert decide_exit_code(report) == 1
+    assert {row.check for row in report.rows if row.cause == "driver.state"} == {
+        "driver.release",
+        "devices.visible",
+        "devices.capability",
+        "devices.memory",
+        "toolkit.fitting",
+        "backends.gpu",
+    }
+
+
+def test_a_machine_without_a_card_is_healthy(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.file("sys/bus/pci/devices/0000:01:00.0/vendor", "0x8086\n")
+    report = examined(machine.facts())
+    assert told(report) == []
+    assert decide_exit_code(report) == 0
+
+
+def test_a_mismatch_of_releases(tmp_path: Path) -> None:
+    report = examined(as_user(case_facts("A-D02", tmp_path)))
+    assert told(report) == [("fail", "driver.mismatch", ("sudo reboot",))]
+    evidence = [one.text for one in find_anomalies(report.rows)[0].finding.evidence]
+    assert "kernel module 550.163.01" in evidence
+
+
+def test_a_container_without_the_gpu_is_not_told_to_install_a_driver(tmp_path: Path) -> None:
+    report = examined(case_facts("A-D12", tmp_path))
+    row = next(row for row in report.rows if row.check == "driver.state")
+    assert (row.status, row.findings[0].code, row.findings[0].commands) == ("note", "driver.absent", ())
+    assert "--gpus all" in str(row.findings[0].fix)
+
+
+def test_a_container_that_lost_the_gpu(tmp_path: Path) -> None:
+    report = examined(case_facts("A-D17", tmp_path))
+    assert [(status, code) for status, code, _ in told(report)] == [("fail", "driver.nvml-unknown-error")]
+    assert "restart the container" in str(find_anomalies(report.rows)[0].finding.fix)
+
+
+def test_a_card_that_does_not_start(tmp_path: Path) -> None:
+    report = examined(as_user(case_facts("A-D16", tmp_path)))
+    assert told(report) == [("fail", "driver.no-usable-device", ("sudo dmesg | grep NVRM",))]
+
+
+def test_stubs_on_the_library_path_are_taken_out_and_the_rest_is_kept(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, {"LD_LIBRARY_PATH": "/opt/my libs:/usr/local/cuda/lib64/stubs"}).smi(SMI)
+    machine.file("usr/local/cuda/lib64/stubs/libcuda.so.1", "")
+    found = {code: commands for _, code, commands in told(examined(machine.facts()))}
+    assert found["driver.stubs"] == ("export LD_LIBRARY_PATH='/opt/my libs'",)
+
+
+def test_an_old_driver_keeps_its_cards_in_the_report(tmp_path: Path) -> None:
+    report = examined(Machine(tmp_path).smi({**SMI, "driver": "470.82.01", "cuda": "11.4"}).facts())
+    anomalies = find_anomalies(report.rows)
+    assert [one.finding.code for one in anomalies] == ["driver.too-old"]
+    assert anomalies[0].finding.summary == "driver 470.82.01 runs CUDA 11.4 at most"
+    assert anomalies[0].finding.fix == "install driver 525.60.13 or later; backends are built with CUDA 12 or 13"
+    visible = next(row for row in report.rows if row.check == "devices.visible")
+    assert visible.status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "status"),
+    [("3", "devices.wrong-name", "fail"), ("", "devices.hidden", "note"), ("-1", "devices.hidden", "note")],
+)
+def test_cuda_visible_devices(value: str, code: str, status: str, tmp_path: Path) -> None:
+    report = examined(Machine(tmp_path, {"CUDA_VISIBLE_DEVICES": value}).smi(SMI).facts())
+    row = next(row for row in report.rows if row.check == "devices.visible")
+    assert (row.findings[0].code, row.status) == (code, status)
+    assert row.findings[0].commands == ("unset CUDA_VISIBLE_DEVICES",)
+
+
+def test_an_old_card_beside_a_good_one_is_a_note(tmp_path: Path) -> None:
+    report = examined(case_facts("A-D11", tmp_path), "devices")
+    found = [(finding.code, finding.status) for row in report.rows for finding in row.findings]
+    assert ("devices.too-old", "note") in found
+    assert ("devices.capability", "ok") in found
+
+
+def test_unified_memory_is_one_pool(tmp_path: Path) -> None:
+    report = examined(case_facts("A-D03", tmp_path), "devices")
+    row = next(row for row in report.rows if row.check == "devices.memory")
+    assert [finding.code for finding in row.findings] == ["devices.unified"]
+
+
+def test_a_compiler_that_the_toolkit_refuses_names_one_that_the_release_has(tmp_path: Path) -> None:
+    machine = Machine(tmp_path).tool("usr/bin/g++", "g++ (Debian 14.2.0) 14.2.0\nFree Software Foundation, Inc.\n")
+    toolkit = "usr/local/cuda-12.4"
+    for name in ("include/cuda_runtime.h", "lib64/libcudart_static.a", "lib64/libcudart.so"):
+        machine.file(f"{toolkit}/{name}", "")
+    machine.tool(f"{toolkit}/bin/nvcc", "Cuda compilation tools, release 12.4, V12.4.131\n")
+    report = examined(as_user(machine.facts()))
+    # CUDA 12.4 takes gcc 13 at most; Debian 12 has the packages g++-11 and g++-12.
+    assert told(report) == [("warn", "compiler.unsupported", ("sudo apt-get install g++-12",))]
+
+
+def test_a_stale_cuda_home(tmp_path: Path) -> None:
+    (tmp_path / "usr/local/cuda-11.8/doc").mkdir(parents=True)
+    report = examined(Machine(tmp_path, {"CUDA_HOME": "/usr/local/cuda-11.8"}).facts())
+    assert told(report) == [("warn", "toolkit.stale-variable", ("unset CUDA_HOME",))]
+
+
+def test_the_limit_of_a_control_group_is_named_and_counted(tmp_path: Path) -> None:
+    machine = Machine(tmp_path).file("proc/self/cgroup", "0::/docker/box\n")
+    mounts = "22 1 259:1 / / rw - ext4 /dev/nvme0n1p1 rw\n25 22 0:23 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+    machine.file("proc/self/mountinfo", mounts)
+    for name, text in (("max", "2147483648"), ("current", "1073741824"), ("stat", "inactive_file 0\nactive_file 0")):
+        machine.file(f"sys/fs/cgroup/docker/box/memory.{name}", f"{text}\n")
+    report = examined(machine.facts(), "memory")
+    limit = next(row for row in report.rows if row.check == "memory.limit")
+    assert limit.findings[0].code == "memory.cgroup"
+    assert limit.findings[0].summary == "1GiB of 2GiB available: a control group allows 2GiB of the machine's 31.3GiB"
+    assert [code for _, code, _ in told(report)] == ["memory.tight"]
+
+
+def test_a_model_on_a_windows_drive(tmp_path: Path) -> None:
+    machine = Machine(tmp_path).file("proc/sys/kernel/osrelease", "5.15.90.1-microsoft-standard-WSL2\n")
+    mounts = "22 1 259:1 / / rw - ext4 /dev/sdc rw\n30 22 0:40 / /mnt/c rw - 9p drvfs rw,aname=drvfs;path=C:\\\n"
+    machine.file("proc/self/mountinfo", mounts)
+    shutil.copytree(ORACLE, tmp_path / "mnt/c/my models/x")
+    report = examined(machine.facts(Path("/mnt/c/my models/x")))
+    assert told(report) == [("warn", "storage.windows-drive", ("cp -a '/mnt/c/my models/x' ~/",))]
+
+
+def test_a_model_on_a_spinning_disk(tmp_path: Path) -> None:
+    machine = Machine(tmp_path).file("proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
+    disk = "sys/devices/pci0/ata1/block/sda"
+    for name, text in (("queue/rotational", "1"), ("dev", "8:0"), ("sda1/dev", "8:1"), ("sda1/partition", "1")):
+        machine.file(f"{disk}/{name}", f"{text}\n")
+    numbers = tmp_path / "sys/dev/block"
+    numbers.mkdir(parents=True)
+    (numbers / "8:1").symlink_to("../../devices/pci0/ata1/block/sda/sda1")
+    (numbers / "8:0").symlink_to("../../devices/pci0/ata1/block/sda")
+    machine.file("sys/class/block/sda/queue/rotational", "1\n")
+    shutil.copytree(ORACLE, tmp_path / "models/x")
+    report = examined(machine.facts(Path("/models/x")), "storage")
+    assert [(status, code) for status, code, _ in told(report)] == [("warn", "storage.hdd")]
+
+
+@pytest.mark.parametrize(
+    ("case", "code", "words"),
+    [
+        ("A-W01", "checkpoint.truncated", "96 bytes are missing"),
+        ("A-W02", "checkpoint.git-lfs-pointer", "2 files (model-00001-of-00002.safetensors, model-00002-of-00002"),
+        ("A-W03", "checkpoint.missing-shard", "1 of 3"),
+    ],
+)
+def test_broken_weights_are_the_first_thing_that_is_said(case: str, code: str, words: str, tmp_path: Path) -> None:
+    shutil.copytree(CASES / case, tmp_path / "models/x", symlinks=True)
+    config = next((tmp_path / "models/x").rglob("config.json"))
+    model = Path("/") / config.parent.relative_to(tmp_path)
+    report = examined(Machine(tmp_path).facts(model), "checkpoint")
+    first = find_anomalies(report.rows)[0]
+    assert (first.finding.code, first.finding.status) == (code, "fail")
+    assert words in first.finding.summary
+    assert first.hides[:1] == ("checkpoint.roles",)
+
+
+def test_files_that_were_not_fetched_are_one_finding_with_the_commands_for_all(tmp_path: Path) -> None:
+    shutil.copytree(CASES / "A-W02", tmp_path / "models/x")
+    report = examined(Machine(tmp_path).facts(Path("/models/x")), "checkpoint.files")
+    pointers = [one.finding for one in find_anomalies(report.rows) if "lfs" in one.finding.code]
+    assert len(pointers) == 1
+    assert pointers[0].commands == (f"cd {tmp_path}/models/x", "git lfs install", "git lfs pull")
+
+
+def test_an_unknown_model_type_is_named(tmp_path: Path) -> None:
+    shutil.copytree(ORACLE, tmp_path / "models/x")
+    config = tmp_path / "models/x/config.json"
+    config.write_text(config.read_text("utf-8").replace('"deepseek_v4"', '"deepseek_v9"'), "utf-8")
+    report = examined(Machine(tmp_path).facts(Path("/models/x")), "checkpoint")
+    first = find_anomalies(report.rows)[0]
+    assert (first.finding.code, first.finding.status) == ("family.unknown-type", "fail")
+    assert "deepseek_v9" in first.finding.evidence[0].text + first.finding.summary
+
+
+def traced(*findings: Any, name: str = "cuda") -> Trace:
+    cuda = CandidateTrace(Candidate(Path("/data/cell/libcoli_cuda.so"), name, "user data"), findings, kind="cuda")
+    fine = tuple(ok(gate, "fine") for gate in GATES)
+    cpu = CandidateTrace(Candidate(Path("/lib/libcoli_cpu_portable.so"), "cpu-portable", "package"), fine, kind="cpu")
+    return Trace("x86_64, portable", None, (), (cuda, cpu), 1, "best level of this CPU", (1,))
+
+
+def refusing(gate: str, code: str, evidence: str, fix: str) -> list[Any]:
+    place = GATES.index(gate)
+    before = [ok(name, "fine") for name in GATES[:place]]
+    return [*before, refused(gate, code, evidence, fix=fix), *(not_run(name, gate) for name in GATES[place + 1 :])]
+
+
+def test_why_a_gpu_is_not_used_is_the_gate_that_refused(tmp_path: Path) -> None:
+    facts = Machine(tmp_path).smi(SMI).file("usr/lib/x86_64-linux-gnu/libcuda.so.1", "").facts()
+    fix = "install a newer driver, or build with a toolkit of CUDA 12"
+    trace = traced(*refusing("driver", "too-old", "driver 550.54.14; built with CUDA 13.0", fix))
+    report = examined(replace(facts, here=True, backends=trace), "backends")
+    assert [code for _, code, _ in told(report)] == ["backend.driver.too-old"]
+    finding = find_anomalies(report.rows)[0].finding
+    assert finding.summary.startswith("NVIDIA GeForce RTX 3080 is not used: the gate driver refuses cuda")
+    assert finding.fix == fix
+
+
+def test_a_library_that_anyone_may_write_comes_with_the_command_that_closes_it(tmp_path: Path) -> None:
+    facts = Machine(tmp_path).facts()
+    trace = traced(*refusing("file", "writable", "anyone may write it", "chmod go-w /data/cell/libcoli_cuda.so"))
+    report = examined(replace(facts, here=True, backends=trace), "backends.sound")
+    assert told(report) == [
+        (
+            "warn",
+            "backend.file.writable",
+            ("chmod go-w /data/cell/libcoli_cuda.so", "coli backends explain /data/cell/libcoli_cuda.so"),
+        )
+    ]
+
+
+def test_a_gpu_without_a_cuda_library_is_told_to_build_one(tmp_path: Path) -> None:
+    facts = Machine(tmp_path).smi(SMI).file("usr/lib/x86_64-linux-gnu/libcuda.so.1", "").facts()
+    cpu = traced().candidates[1]
+    trace = Trace("x86_64, portable", None, (), (cpu,), 0, "best level of this CPU", (0,))
+    report = examined(replace(facts, here=True, backends=trace), "backends")
+    assert told(report) == [("warn", "backend.no-cuda", ("coli build",))]
