@@ -201,8 +201,8 @@ def test_a_missing_cuda_runtime_has_two_ways_out(
     finding = trace.refusal
     assert finding is not None and finding.evidence == "missing: libcudart.so.12 (needed by libcoli_cpu_runtime.so)"
     assert finding.fix == (
-        "put the folder that has libcudart.so.12 (the CUDA 12 toolkit's, or its pip wheel's) on LD_LIBRARY_PATH, or build "
-        "with a toolkit that has libcudart_static.a, which the library then holds"
+        "put the folder that has libcudart.so.12 (the CUDA 12 toolkit's, or its pip wheel's) on LD_LIBRARY_PATH, or "
+        "build with a toolkit that has libcudart_static.a, which the library then holds"
     )
 
 
