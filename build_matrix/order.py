@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from coli.build_matrix.compilers import newest_accepted
@@ -12,10 +12,19 @@ from coli.build_matrix.driver import Built, Failed, build
 from coli.build_matrix.matrix import Bounds, Cell, Matrix, parse_cell
 from coli.build_matrix.plan import Plan, plan_cpu, plan_cuda
 from coli.build_matrix.recipe import Recipe, Refusal
-from coli.build_matrix.request import Request, Value, for_cell
+from coli.build_matrix.request import Request, for_cell
 from coli.build_matrix.tools import Tools
+from coli.build_matrix.version import Version
 
-__all__ = ["Outcome", "Refused", "build_all", "cells_of_machine", "plan_cells", "wants_cuda"]
+__all__ = [
+    "Outcome",
+    "Refused",
+    "build_all",
+    "cells_of_machine",
+    "plan_cells",
+    "tensor_core_toolkits",
+    "wants_cuda",
+]
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,12 @@ def wants_cuda(named: Sequence[str]) -> bool:
     return not named or any(parse_cell(text).kind == "cuda" for text in named)
 
 
+def tensor_core_toolkits(named: Sequence[str], matrix: Matrix, *, every: bool) -> frozenset[Version]:
+    """Return the toolkits of the cells with cuBLASLt block scaling among these, or among all (``every``)."""
+    cells = list(matrix.cells.values()) if every else [parse_cell(text) for text in named]
+    return frozenset(cell.toolkit for cell in cells if cell.tensor_cores and cell.toolkit is not None)
+
+
 def plan_cells(
     named: Sequence[str], request: Request, facts: Facts, matrix: Matrix, machine: str, backends: Path, *, every: bool
 ) -> tuple[Plan | Refused, ...]:
@@ -48,8 +63,6 @@ def plan_cells(
 
     The default is every CPU level, the CUDA library that the request describes, and DeepGEMM's when it is asked for.
     """
-    if request.no_tc is None and not matrix.sources_tensor_cores:
-        request = replace(request, no_tc=Value("1", "the sources of this version"))
     if not named and not every:
         cells = cells_of_machine(matrix, machine, "cpu")
         cuda = [_offered("cuda", decided, matrix, backends) for decided in decide_cells(request, facts, matrix)]
@@ -68,11 +81,9 @@ def _offered(name: str, decided: Recipe | Refusal, matrix: Matrix, backends: Pat
     """Hold a decision against what the sources have: what they lack is refused by name, not built as something else."""
     if isinstance(decided, Refusal):
         return Refused(name, decided)
-    missing = [] if decided.no_tc or matrix.sources_tensor_cores else ["tensor cores"]
-    missing += [] if decided.cell.flavour in matrix.sources_flavours else [f"flavour {decided.cell.flavour}"]
-    if missing:
+    if decided.cell.flavour not in matrix.sources_flavours:
         rule = matrix.rule("not-in-sources")
-        observed = f"{decided.cell.id} asks for {' and '.join(missing)}"
+        observed = f"{decided.cell.id} asks for flavour {decided.cell.flavour}"
         return Refused(name, Refusal(rule.id, name, rule.reason, rule.fix, observed=observed))
     return plan_cuda(decided, backends)
 

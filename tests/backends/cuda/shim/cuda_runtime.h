@@ -57,6 +57,7 @@ Value __ldg(const Value *from) {
 }
 
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
 
 inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t pick) {
   if (pick & 0xffff8888u) coli_shim::stop("__byte_perm: a selector above 7 repeats signs on the device");
