@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #define COLI_ABI_MAJOR 1
-#define COLI_ABI_MINOR 0
+#define COLI_ABI_MINOR 1
 
 /* Operating system, pointer size, byte order: a library that was built for something else answers another tag. */
 #if defined(_WIN32)

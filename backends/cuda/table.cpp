@@ -19,7 +19,7 @@ void (*erase(Function function))(void) {
 #define COLI_SERVICE(requirement, name, ...) \
   {#name, signature(#name "(" #__VA_ARGS__ ")"), erase(static_cast<coli_##name##_fn>(&coli_cuda::name))},
 #define COLI_STAGE(requirement, name, ...) \
-  {#name, signature(#name "(" #__VA_ARGS__ ")"), erase(static_cast<coli_##name##_fn>(&serving::name))},
+  {#name, signature(#name "(" #__VA_ARGS__ ")"), erase(static_cast<coli_##name##_fn>(serving::name))},
 const coli_slot kSlots[] = {
 #include "../abi/coli_slots.inc"
 };

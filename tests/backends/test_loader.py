@@ -253,7 +253,7 @@ def test_level_of_another_machine(build_stub: Build, copy: Callable[[Path], Path
     [
         (("STUB_NO_QUERY",), "handshake.no-query", "no symbol coli_backend_query"),
         (("STUB_NULL_TABLE",), "handshake.null-table", "coli_backend_query returned null"),
-        (("STUB_MAJOR=2",), "handshake.abi-major", "ABI 2.0"),
+        (("STUB_MAJOR=2",), "handshake.abi-major", "ABI 2.1"),
         (("STUB_PLATFORM=0xC0110281u",), "handshake.platform", "built for Windows, 64-bit, little-endian (0xc0110281)"),
         (("STUB_MATRIX_SIZE=48",), "handshake.sizes", "matrix_size 48 (ours 40)"),
         (("STUB_SHORT_TABLE",), "handshake.table-size", "the table has 12 bytes"),
@@ -294,11 +294,12 @@ def test_hang_is_ended_by_the_deadline(build_stub: Build, stub_canary: Path) -> 
 def test_older_minor_lacks_what_the_newer_has() -> None:
     rows = [[slot.name, slot.signature, True] for slot in SLOTS]
     assert decide_slots(rows).verdict == "ok"
-    finding = decide_slots(rows[:-5], abi=(1, -1))
+    finding = decide_slots(rows[:-7], abi=(1, 0))
     assert (finding.code, finding.evidence) == ("slots.older-minor", "absent: moe, add")
-    assert finding.expected == "ABI 1.0 or later; the library is of ABI 1.-1"
+    assert finding.expected == "ABI 1.1 or later; the library is of ABI 1.0"
+    assert decide_slots(rows[:-2], abi=(1, 0)).verdict == "ok"  # what 1.1 added is optional
     more = [*rows, ["invented_later", 7, True]]
-    assert decide_slots(more, abi=(1, 1)).verdict == "ok"  # a newer minor has more at its end
+    assert decide_slots(more, abi=(1, 2)).verdict == "ok"  # a newer minor has more at its end
 
 
 # -- canary

@@ -45,7 +45,7 @@ def test_shakes_hands_and_refuses_politely_without_a_driver(cuda_library: Path) 
     library = native.Library(cuda_library)
     assert library.name == "cuda-generic"
     for _, _, name, arguments in native.slot_list():
-        assert library.slots[name].function
+        assert bool(library.slots[name].function) == (not name.startswith("fast_"))
         assert library.slots[name].signature == native.signature(f"{name}({arguments})")
     if Path("/proc/driver/nvidia/version").exists() or Path("/dev/dxg").exists():
         pytest.skip("not run: this machine has a driver")
