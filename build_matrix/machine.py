@@ -10,11 +10,14 @@ from pathlib import Path
 from coli.backends.devices import DeviceFacts, probe_devices, visible_devices
 from coli.build_matrix.arch import Card
 from coli.build_matrix.compilers import find_compilers, probe_glibc
-from coli.build_matrix.decide import Facts
+from coli.build_matrix.decide import Facts, wants_deepgemm
+from coli.build_matrix.deepgemm import DeepGemm, probe_deepgemm
+from coli.build_matrix.matrix import load_matrix
 from coli.build_matrix.request import Request
 from coli.build_matrix.toolkits import Places, find_toolkits
 from coli.build_matrix.version import Version
-from coli.build_matrix.wheels import deepgemm_headers_in, load_bundles, made_bundle, make_bundle
+from coli.build_matrix.wheels import load_bundles, made_bundle, make_bundle
+from coli.errors import ColiError
 
 __all__ = ["gather_facts", "this_machine"]
 
@@ -53,18 +56,24 @@ def gather_facts(
         places = Places(environment, machine, site_folders=places.site_folders, made=made)
         toolkits = find_toolkits(places)
     devices = probe_devices(environment, places.path_folders())
-    pinned = None
-    if request.deepgemm is not None and request.deepgemm.text == "1" and request.deepgemm_home is None:
-        headers = next(bundle for bundle in bundles.values() if bundle.kind == "deepgemm")
-        pinned = deepgemm_headers_in(make_bundle(headers, cache, machine, environment, tell=tell))
+    cards = _cards(devices, environment)
+    home = probe_deepgemm(Path(request.deepgemm_home.text)) if request.deepgemm_home else None
+    pinned: DeepGemm | None = None
+    if request.deepgemm_home is None and wants_deepgemm(request, cards, load_matrix()):
+        try:
+            pinned = probe_deepgemm(make_bundle(bundles["deepgemm"], cache, machine, environment, tell=tell))
+        except ColiError as error:
+            if request.deepgemm is not None:
+                raise
+            tell(f"DeepGEMM's headers could not be fetched: {error.text()}")  # nobody asked: the rest is built
     return Facts(
         toolkits=toolkits,
         compilers=compilers,
-        cards=_cards(devices, environment),
+        cards=cards,
         driver_cuda=_driver_cuda(devices),
         glibc=probe_glibc(places),
         deepgemm_pinned=pinned,
-        deepgemm_home=deepgemm_headers_in(Path(request.deepgemm_home.text)) if request.deepgemm_home else None,
+        deepgemm_home=home,
     )
 
 

@@ -127,7 +127,9 @@ class Matrix:
     minimum_cublas: Version
     deepgemm_arch: str
     deepgemm_minimum: Version
-    deepgemm_standard: int
+    deepgemm_api: str
+    deepgemm_parameters: tuple[int, int]
+    deepgemm_source: str
     cuda_standard: int
     minimum_cmake: Version
     minimum_cmake_for_f: Version
@@ -207,7 +209,9 @@ def read_matrix(text: str) -> Matrix:
         minimum_cublas=_version(data["tensor_cores"]["minimum_cublas"]),
         deepgemm_arch=deepgemm["arch"],
         deepgemm_minimum=_version(deepgemm["minimum"]),
-        deepgemm_standard=deepgemm["standard"],
+        deepgemm_api=deepgemm["api"],
+        deepgemm_parameters=(deepgemm["template_parameters"], deepgemm["parameters"]),
+        deepgemm_source=deepgemm["source"],
         cuda_standard=data["standard"]["cuda"],
         minimum_cmake=_version(data["cmake"]["minimum"]),
         minimum_cmake_for_f=_version(data["cmake"]["minimum_for_f"]),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from coli.backends.targets import Target
+from coli.backends.targets import Target, parse_target
 from coli.build_matrix.compilers import HostCompiler
+from coli.build_matrix.deepgemm import DeepGemm
 from coli.build_matrix.matrix import Cell
 from coli.build_matrix.toolkits import Toolkit
 from coli.build_matrix.version import Version
@@ -67,7 +68,7 @@ class Recipe:
     standard: int
     no_tc: bool
     flavour_arch: str | None
-    deepgemm_include: Path | None
+    deepgemm: DeepGemm | None
     append_flags: tuple[str, ...]
     unpinned: tuple[str, ...]
     minimum_cmake: Version
@@ -87,9 +88,15 @@ class Recipe:
             f"-DCOLI_NO_TC={'ON' if self.no_tc else 'OFF'}",
             f"-DCOLI_FLAVOUR={self.cell.flavour}",
         ]
-        if self.deepgemm_include is not None:
-            arguments.append(f"-DCOLI_DEEPGEMM_INCLUDE={self.deepgemm_include}")
+        if self.deepgemm is not None:
+            arguments.append(f"-DCOLI_DEEPGEMM_INCLUDE={self.deepgemm.include}")
         return tuple(arguments)
+
+    @property
+    def all_targets(self) -> tuple[Target, ...]:
+        """Return the targets of the whole library: those of the exact kernels, and the flavour's own."""
+        own = () if self.flavour_arch is None else (parse_target(f"sm_{self.flavour_arch}"),)
+        return tuple(dict.fromkeys((*self.targets, *own)))
 
     def nvcc_arguments(self) -> tuple[str, ...]:
         """Return what a direct call of nvcc needs: the same decisions, for probes and tests."""
@@ -129,6 +136,6 @@ class Recipe:
             "standard": self.standard,
             "no_tc": self.no_tc,
             "flavour_arch": self.flavour_arch,
-            "deepgemm_include": str(self.deepgemm_include) if self.deepgemm_include else None,
+            "deepgemm": [str(self.deepgemm.include), self.deepgemm.sha256] if self.deepgemm else None,
             "append_flags": list(self.append_flags),
         }

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_decide import GCC, MATRIX, tool
+from test_decide import GCC, MATRIX, headers, tool
 
+from coli.build_matrix.arch import Card
 from coli.build_matrix.decide import Facts
 from coli.build_matrix.order import Refused, plan_cells, wants_cuda
 from coli.build_matrix.plan import Plan
 from coli.build_matrix.request import read_request
 
-FACTS = Facts((tool("13.0.88", cublas="13.0.2"),), GCC, deepgemm_pinned=Path("/headers"))
+FACTS = Facts((tool("13.0.88", cublas="13.0.2"),), GCC, deepgemm_pinned=headers("/headers"))
 
 
 def planned(named: tuple[str, ...] = (), every: bool = False, **variables: str) -> list[Plan | Refused]:
@@ -28,12 +30,67 @@ def test_what_the_sources_lack_is_said_and_not_built_as_something_else() -> None
     cuda = planned()[-1]
     assert isinstance(cuda, Plan) and "-DCOLI_NO_TC=ON" in cuda.arguments
     assert "NO_TC=1 (the sources of this version): no cuBLASLt block scaling" in cuda.notes
-    for variables, word in (({"NO_TC": "0"}, "tensor cores"), ({"DEEPGEMM": "1"}, "flavour deepgemm")):
-        refused = planned(**variables)[-1]
-        assert isinstance(refused, Refused) and refused.refusal.rule == "not-in-sources"
-        assert word in str(refused.refusal.observed)
+    refused = planned(NO_TC="0")[-1]
+    assert isinstance(refused, Refused) and refused.refusal.rule == "not-in-sources"
+    assert "tensor cores" in str(refused.refusal.observed)
     named = planned(("cuda13.0-portable-tc-generic",))[0]
     assert isinstance(named, Refused) and named.refusal.rule == "not-in-sources"
+
+
+def test_deepgemm_is_a_library_of_its_own() -> None:
+    generic, flavour = planned(DEEPGEMM="1", CUDA_ARCH="8.6", NO_TC="1")[-2:]
+    assert isinstance(generic, Plan) and isinstance(flavour, Plan)
+    assert (generic.library, flavour.library) == ("libcoli_cuda.so", "libcoli_cuda_dg.so")
+    assert (generic.target, flavour.target) == ("coli_cuda", "coli_cuda")
+    assert "-DCOLI_FLAVOUR=generic" in generic.arguments
+    assert not any("DEEPGEMM" in argument for argument in generic.arguments)
+    assert {"-DCOLI_FLAVOUR=deepgemm", "-DCOLI_DEEPGEMM_INCLUDE=/headers"} <= set(flavour.arguments)
+    # Other bytes of the headers, in the same folder, are another build.
+    changed = replace(FACTS, deepgemm_pinned=replace(headers("/headers"), sha256="1"))
+    cells = ("cuda13.0-sm_86-notc-deepgemm",)
+    keys = [
+        one.key
+        for facts in (FACTS, changed)
+        for one in plan_cells(cells, read_request({}), facts, MATRIX, "x86_64", Path("/backends"), every=False)
+        if isinstance(one, Plan)
+    ]
+    assert len(set(keys)) == 2
+
+
+@pytest.mark.parametrize(
+    ("capability", "variables", "built"),
+    [
+        ((12, 0), {}, True),
+        ((12, 0), {"DEEPGEMM": "0"}, False),
+        ((12, 1), {}, False),
+        ((8, 9), {}, False),
+        (None, {}, False),
+        ((8, 9), {"DEEPGEMM": "1"}, True),
+    ],
+)
+def test_deepgemm_unasked_only_for_its_own_card(
+    capability: tuple[int, int] | None, variables: dict[str, str], built: bool
+) -> None:
+    facts = replace(FACTS, cards=(Card(0, "one", (8, 6)), Card(1, "other", capability)))
+    cells = plan_cells((), read_request(variables), facts, MATRIX, "x86_64", Path("/backends"), every=False)
+    libraries = [one.library for one in cells if isinstance(one, Plan)]
+    assert ("libcoli_cuda_dg.so" in libraries) is built
+    if built and not variables:
+        last = cells[-1]
+        assert isinstance(last, Plan)
+        assert last.notes[0].startswith("DeepGEMM's library is built as well: GPU 1 (other) is of exactly 12.0")
+
+
+def test_what_nobody_asked_for_and_cannot_be_is_a_note() -> None:
+    facts = replace(FACTS, cards=(Card(0, "RTX 5090", (12, 0)),), deepgemm_pinned=None)
+    cells = plan_cells((), read_request({}), facts, MATRIX, "x86_64", Path("/backends"), every=False)
+    assert not any(isinstance(one, Refused) for one in cells)
+    last = cells[-1]
+    assert isinstance(last, Plan) and last.library == "libcoli_cuda.so"
+    assert last.notes[-1].startswith("no DeepGEMM library, though GPU 0 (RTX 5090) is of exactly 12.0")
+    assert "the pinned headers are not here" in last.notes[-1]
+    asked = plan_cells((), read_request({"DEEPGEMM": "1"}), facts, MATRIX, "x86_64", Path("/backends"), every=False)[-1]
+    assert isinstance(asked, Refused) and asked.refusal.rule == "deepgemm-needs-headers"
 
 
 def test_options_reach_the_library_and_the_levels_stay() -> None:
