@@ -33,11 +33,13 @@ def gather_facts(
     cache: Path,
     *,
     wants_cuda: bool,
+    names_deepgemm: bool,
     tell: Callable[[str], None],
 ) -> Facts:
     """Find what is installed; make the pinned toolkit, and fetch DeepGEMM's headers, when the request needs them.
 
-    ``cache``: coli's cache folder. ``wants_cuda`` False: host compilers only. Raises ColiError when a download fails.
+    ``cache``: coli's cache folder. ``wants_cuda`` False: host compilers only. ``names_deepgemm``: a cell that needs its
+    headers is named. Raises ColiError when a download fails.
     """
     machine = this_machine()
     bundles = load_bundles()
@@ -59,11 +61,11 @@ def gather_facts(
     cards = _cards(devices, environment)
     home = probe_deepgemm(Path(request.deepgemm_home.text)) if request.deepgemm_home else None
     pinned: DeepGemm | None = None
-    if request.deepgemm_home is None and wants_deepgemm(request, cards, load_matrix()):
+    if request.deepgemm_home is None and (names_deepgemm or wants_deepgemm(request, cards, load_matrix())):
         try:
             pinned = probe_deepgemm(make_bundle(bundles["deepgemm"], cache, machine, environment, tell=tell))
         except ColiError as error:
-            if request.deepgemm is not None:
+            if names_deepgemm or request.deepgemm is not None:
                 raise
             tell(f"DeepGEMM's headers could not be fetched: {error.text()}")  # nobody asked: the rest is built
     return Facts(

@@ -15,7 +15,15 @@ from coli.build_matrix.recipe import Recipe, Refusal
 from coli.build_matrix.request import Request, Value, for_cell
 from coli.build_matrix.tools import Tools
 
-__all__ = ["Outcome", "Refused", "build_all", "cells_of_machine", "plan_cells", "wants_cuda"]
+__all__ = [
+    "Outcome",
+    "Refused",
+    "build_all",
+    "cells_of_machine",
+    "names_deepgemm",
+    "plan_cells",
+    "wants_cuda",
+]
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,11 @@ def cells_of_machine(matrix: Matrix, machine: str, kind: str) -> tuple[Cell, ...
 def wants_cuda(named: Sequence[str]) -> bool:
     """Tell whether any toolkit matters to these cells; none named means the default ones."""
     return not named or any(parse_cell(text).kind == "cuda" for text in named)
+
+
+def names_deepgemm(named: Sequence[str], *, every: bool) -> bool:
+    """Tell whether a cell with DeepGEMM's kernels is among these, or among all of the matrix (``every``)."""
+    return every or any(parse_cell(text).flavour == "deepgemm" for text in named)
 
 
 def plan_cells(

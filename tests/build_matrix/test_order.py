@@ -10,7 +10,7 @@ from test_decide import GCC, MATRIX, headers, tool
 
 from coli.build_matrix.arch import Card
 from coli.build_matrix.decide import Facts
-from coli.build_matrix.order import Refused, plan_cells, wants_cuda
+from coli.build_matrix.order import Refused, names_deepgemm, plan_cells, wants_cuda
 from coli.build_matrix.plan import Plan
 from coli.build_matrix.request import read_request
 
@@ -55,6 +55,19 @@ def test_deepgemm_is_a_library_of_its_own() -> None:
         if isinstance(one, Plan)
     ]
     assert len(set(keys)) == 2
+
+
+@pytest.mark.parametrize(
+    ("named", "every", "wanted"),
+    [
+        ((), False, False),
+        ((), True, True),
+        (("cuda13.0-portable-notc-generic",), False, False),
+        (("cpu-portable", "cuda13.0-portable-notc-deepgemm"), False, True),
+    ],
+)
+def test_headers_are_fetched_for_a_cell_that_is_named(named: tuple[str, ...], every: bool, wanted: bool) -> None:
+    assert names_deepgemm(named, every=every) is wanted
 
 
 @pytest.mark.parametrize(
