@@ -2,7 +2,7 @@
 #ifndef COLI_DEEPGEMM_PACK_CUH
 #define COLI_DEEPGEMM_PACK_CUH
 
-#include "../cuda/device.cuh"
+#include "../cuda/e4m3.cuh"
 #include "gemm.h"
 
 namespace coli_deepgemm {
@@ -10,14 +10,6 @@ namespace coli_deepgemm {
 constexpr int kWarps = 4;                      /* of a block that quantizes: each takes 128 columns of a token */
 constexpr int kSpreadRows = 32, kSpreadWords = 8; /* of a block that spreads scales */
 constexpr uint32_t kInfinity = 0x7f800000u;
-
-/* The E4M3 code nearest to a finite value within +-448, ties to even. */
-static __device__ __forceinline__ uint32_t e4m3_code(float value) {
-  const uint32_t bits = coli_bits(value), magnitude = bits & 0x7fffffffu, sign = bits >> 24 & 0x80u;
-  if (magnitude < 0x3c800000u) /* below 2^-6: steps of 2^-9, which are those of floats from 2^14 on */
-    return sign | (coli_bits(coli_float(magnitude) + 16384.0f) - coli_bits(16384.0f));
-  return sign | (((magnitude + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20) - (120u << 3));
-}
 
 /* One warp: 128 columns of a token, four a lane; eight lanes share a scale. */
 static __global__ void __launch_bounds__(kWarps * 32) quantize(Quantize call) {
@@ -39,20 +31,16 @@ static __global__ void __launch_bounds__(kWarps * 32) quantize(Quantize call) {
     const uint32_t other = __shfl_xor_sync(coli_cuda::kAllLanes, largest, distance);
     largest = other > largest ? other : largest;
   }
-  /* s = 2^ceil(log2(max(amax, 1e-4) / 448)), its exponent with the bias of 127 that UE8M0 has as well. */
-  const float least = 1e-4f, amax = coli_float(largest);
-  const uint32_t ratio = coli_bits((amax > least ? amax : least) * (1.0f / 448.0f));
-  uint32_t scale = (ratio >> 23) + ((ratio & 0x7fffffu) != 0 ? 1u : 0u), codes = 0;
-  if (largest >= kInfinity) {
-    scale = 127;
-    codes = 0x7f7f7f7fu; /* four NaN */
-  } else {
-    const float inverse = coli_float((254u - scale) << 23);
+  uint32_t scale = 127, codes = 0x7f7f7f7fu; /* four NaN */
+  if (largest < kInfinity) {
+    scale = coli_cuda::scale_of(coli_float(largest));
+    codes = 0;
+    const float inverse = coli_float((254u - scale) << 23); /* a power of two, as the scale is: 105 <= scale <= 247 */
 #pragma unroll
     for (int at = 0; at < 4; ++at) {
-      const float scaled = values[at] * inverse;
-      const float cut = scaled > 448.0f ? 448.0f : scaled < -448.0f ? -448.0f : scaled;
-      codes |= e4m3_code(cut) << (8 * at);
+      const uint32_t bits = coli_bits(values[at]);
+      const float scaled = __fmul_rn(coli_float(bits & 0x7fffffffu), inverse);
+      codes |= (coli_cuda::e4m3_of(scaled > 448.0f ? 448.0f : scaled) | bits >> 31 << 7) << (8 * at);
     }
   }
   if (first < call.pitch) *reinterpret_cast<uint32_t *>(call.codes + token * call.pitch + first) = codes;
