@@ -125,10 +125,20 @@ def check_dependencies(path: Path, container: Container, library_path: Sequence[
             "missing",
             f"missing: {names}",
             expected="every needed library in " + ", ".join(closure.searched),
-            fix="install the package that has it",
+            fix=_fix_of_missing(tuple(name for name, _ in closure.missing)),
         )
     names = ", ".join(sorted(closure.found)) or "nothing"
     return ok(gate, f"needs {names}")
+
+
+def _fix_of_missing(names: tuple[str, ...]) -> str:
+    runtime = next((name for name in names if name.startswith("libcudart.so.")), None)
+    if runtime is None:
+        return "install the package that has it"
+    return (
+        f"put the folder that has {runtime} (the CUDA {runtime.rpartition('.')[2]} toolkit's, or its pip wheel's) on "
+        "LD_LIBRARY_PATH, or build with a toolkit that has libcudart_static.a, which the library then holds"
+    )
 
 
 def check_manifest(path: Path) -> tuple[Finding, Manifest | None, str | None]:

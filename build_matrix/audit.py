@@ -25,10 +25,17 @@ _LOCAL = 0
 _EXPORTS = struct.Struct("<24xI4xI")  # of the export directory: the count of names and where they lie
 
 
-def audit_library(library: Path, targets: tuple[Target, ...] | None, own: Target | None = None) -> tuple[str, ...]:
+def audit_library(
+    library: Path,
+    targets: tuple[Target, ...] | None,
+    own: Target | None = None,
+    *,
+    needs: tuple[str, ...] = (),
+) -> tuple[str, ...]:
     """Return what is wrong with a library, nothing when it is as asked for; ``targets`` is None for a CPU library.
 
     ``own``: the target of a flavour's kernels, which has a unit of nothing else beside those of all ``targets``.
+    ``needs``: libraries that it was decided to need beside those of the system.
     """
     try:
         container = read_container(library)
@@ -38,9 +45,11 @@ def audit_library(library: Path, targets: tuple[Target, ...] | None, own: Target
         return (f"it cannot be read: {error}",)
     problems = []
     allowed = _ALLOWED[container.kind]
-    strange = [name for name in container.needed if not name.lower().startswith(allowed)]
+    strange = [name for name in container.needed if not name.lower().startswith(allowed) and name not in needs]
     if strange:
         problems.append(f"it needs {', '.join(strange)}, which a machine may not have")
+    if absent := [name for name in needs if name not in container.needed]:
+        problems.append(f"it does not need {', '.join(absent)}, though it was to be linked with it")
     if container.run_path:
         problems.append(f"it looks for libraries in {', '.join(container.run_path)}, a folder of the build")
     if exported != (QUERY_SYMBOL,):

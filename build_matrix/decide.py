@@ -17,7 +17,7 @@ from coli.build_matrix.arch import (
     portable_targets,
     supports,
 )
-from coli.build_matrix.choose import choose_compiler, choose_toolkit
+from coli.build_matrix.choose import choose_compiler, choose_toolkit, has_block_scaling
 from coli.build_matrix.compilers import HostCompiler, glibc_known_to, host_bounds
 from coli.build_matrix.deepgemm import DeepGemm
 from coli.build_matrix.matrix import Cell, Matrix
@@ -116,7 +116,9 @@ def _decide(request: Request, facts: Facts, matrix: Matrix, flavour: str) -> Rec
     wanted = targets or tuple(Target(number) for number in matrix.portable_machine_code)
     if _flag("DEEPGEMM", request.deepgemm, matrix):
         wanted += parse_arch(matrix.deepgemm_arch, matrix).targets  # both flavours come from one toolkit
-    chosen = choose_toolkit(request.toolkit, facts.toolkits, wanted, facts.driver_cuda, matrix)
+    chosen = choose_toolkit(
+        request.toolkit, facts.toolkits, wanted, facts.driver_cuda, matrix, insists_tc=insists is False
+    )
     if isinstance(chosen, Refusal):
         raise _Refused(chosen)
     toolkit, version = chosen.toolkit, chosen.version
@@ -129,6 +131,7 @@ def _decide(request: Request, facts: Facts, matrix: Matrix, flavour: str) -> Rec
         _check_deepgemm(toolkit, version, matrix)
         targets = _with_own_code(targets, matrix, notes)
     _check_targets(targets, toolkit, version, facts.toolkits, matrix)
+    shared_cudart = _shared_cudart(toolkit, notes)
     no_tc = _no_tc(insists, request.no_tc, toolkit, matrix, notes)
     _check_driver(request, toolkit, version, targets, facts, notes, warnings, matrix)
     headers = _deepgemm_headers(request, facts, matrix, notes) if flavour == "deepgemm" else None
@@ -170,6 +173,7 @@ def _decide(request: Request, facts: Facts, matrix: Matrix, flavour: str) -> Rec
         targets=targets,
         standard=matrix.cuda_standard,
         no_tc=no_tc,
+        shared_cudart=shared_cudart,
         flavour_arch=matrix.deepgemm_arch if deepgemm else None,
         deepgemm=headers,
         append_flags=flags,
@@ -365,13 +369,23 @@ def _check_api(subject: str, headers: DeepGemm, matrix: Matrix) -> None:
     raise _Refused(_refusal(matrix, "deepgemm-api", subject, observed=observed, expected=expected))
 
 
+def _shared_cudart(toolkit: Toolkit, notes: list[str]) -> str | None:
+    """Return the runtime that the library will need to load, where the toolkit has none to hold in it."""
+    if toolkit.cudart_static or not toolkit.cudart_link_name or toolkit.version is None:
+        return None
+    name = f"libcudart.so.{toolkit.version.major}"
+    notes.append(f"COLI_CUDART=shared by itself: no libcudart_static.a in {toolkit.libdir}; the library needs {name}")
+    return name
+
+
 def _no_tc(insists: bool | None, value: Value | None, toolkit: Toolkit, matrix: Matrix, notes: list[str]) -> bool:
     have, need = toolkit.cublas, matrix.minimum_cublas
     if insists is True:
         notes.append(f"NO_TC=1 ({value.origin if value else 'default'}): no cuBLASLt block scaling")
         return True
-    if have is not None and have.release >= need:
-        notes.append(f"cuBLASLt block scaling is compiled in: cuBLAS headers {have.text}")
+    if have is not None and has_block_scaling(toolkit, matrix):
+        later = f"libcublasLt.so.{have.major} is opened at run time, by the fast mode only"
+        notes.append(f"cuBLASLt block scaling is compiled in: cuBLAS headers {have.text}; {later}")
         return False
     found = f"cuBLAS headers {have.text}" if have else f"no cuBLASLt headers in {toolkit.include or toolkit.root}"
     if insists is False:
@@ -382,6 +396,10 @@ def _no_tc(insists: bool | None, value: Value | None, toolkit: Toolkit, matrix: 
                 f"NO_TC=0 ({value.origin if value else 'default'})",
                 observed=found,
                 expected=f"cuBLAS headers of {need.short} or later",
+                choices=(
+                    Choice("toolkit", "make one with them from pinned wheels: --toolkit pypi:13.0", "pypi:13.0"),
+                    Choice("no_tc", "build without them: NO_TC=1, or leave it unset", "NO_TC=1"),
+                ),
                 needs_toolkit=need,
             )
         )

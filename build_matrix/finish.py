@@ -27,7 +27,8 @@ def finish_library(plan: Plan, library: Path, sources_sha256: str) -> None:
     """Write the manifest beside ``library``. Raises ColiError with everything that the audit found."""
     recipe = plan.recipe
     own = None if recipe is None or recipe.flavour_arch is None else parse_target(f"sm_{recipe.flavour_arch}")
-    problems = audit_library(library, None if recipe is None else recipe.targets, own)
+    needs = () if recipe is None or recipe.shared_cudart is None else (recipe.shared_cudart,)
+    problems = audit_library(library, None if recipe is None else recipe.targets, own, needs=needs)
     if problems:
         raise ColiError(
             str(library),
@@ -56,6 +57,7 @@ def finish_library(plan: Plan, library: Path, sources_sha256: str) -> None:
         document["targets"] = [target.name for target in recipe.all_targets]
         document["flavour_arch"] = f"sm_{recipe.flavour_arch}" if recipe.flavour_arch else None
         document["no_tc"] = recipe.no_tc
+        document["shared_cudart"] = recipe.shared_cudart
         document["unpinned"] = list(recipe.unpinned)
     _write(library, document)
     ran = _try(plan, library)

@@ -122,8 +122,6 @@ class Matrix:
     minimum_compiler: Mapping[str, int]
     deepgemm_minimum_compiler: Mapping[str, int]
     glibc_bounds: tuple[tuple[Version, Version], ...]
-    sources_tensor_cores: bool
-    sources_flavours: tuple[str, ...]
     minimum_cublas: Version
     deepgemm_arch: str
     deepgemm_minimum: Version
@@ -204,8 +202,6 @@ def read_matrix(text: str) -> Matrix:
         minimum_compiler={"gcc": host["minimum_gcc"], "clang": host["minimum_clang"]},
         deepgemm_minimum_compiler={"gcc": host["deepgemm_minimum_gcc"], "clang": host["deepgemm_minimum_clang"]},
         glibc_bounds=tuple((_version(row["from"]), _version(row["glibc"])) for row in data["glibc"]["bounds"]),
-        sources_tensor_cores=data["sources"]["tensor_cores"],
-        sources_flavours=tuple(data["sources"]["flavours"]),
         minimum_cublas=_version(data["tensor_cores"]["minimum_cublas"]),
         deepgemm_arch=deepgemm["arch"],
         deepgemm_minimum=_version(deepgemm["minimum"]),

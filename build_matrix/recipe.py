@@ -58,7 +58,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to build one CUDA cell. ``notes`` say what was taken from where, ``warnings`` what may go wrong."""
+    """How to build one CUDA cell. ``notes`` say what was taken from where, ``warnings`` what may go wrong.
+
+    ``shared_cudart``: the CUDA runtime that the library needs to load; None: it holds one.
+    """
 
     cell: Cell
     toolkit: Toolkit
@@ -67,6 +70,7 @@ class Recipe:
     targets: tuple[Target, ...]
     standard: int
     no_tc: bool
+    shared_cudart: str | None
     flavour_arch: str | None
     deepgemm: DeepGemm | None
     append_flags: tuple[str, ...]
@@ -88,6 +92,11 @@ class Recipe:
             f"-DCOLI_NO_TC={'ON' if self.no_tc else 'OFF'}",
             f"-DCOLI_FLAVOUR={self.cell.flavour}",
         ]
+        if not self.no_tc:
+            arguments.append(f"-DCOLI_CUBLAS_INCLUDE={self.toolkit.include}")
+        if self.shared_cudart is not None:
+            # CMake's own checks link with nvcc, which would look for the static one.
+            arguments += ["-DCOLI_CUDART=shared", "-DCMAKE_CUDA_FLAGS=-cudart shared"]
         if self.deepgemm is not None:
             arguments.append(f"-DCOLI_DEEPGEMM_INCLUDE={self.deepgemm.include}")
         return tuple(arguments)
@@ -135,6 +144,7 @@ class Recipe:
             "targets": [target.short for target in self.targets],
             "standard": self.standard,
             "no_tc": self.no_tc,
+            "shared_cudart": self.shared_cudart,
             "flavour_arch": self.flavour_arch,
             "deepgemm": [str(self.deepgemm.include), self.deepgemm.sha256] if self.deepgemm else None,
             "append_flags": list(self.append_flags),

@@ -37,9 +37,10 @@ static_assert(SmallTile::kSharedBytes <= kMostSharedBytes && LargeTile::kSharedB
  * serves every card of 12.0 (36 to 188 of them), so each block computes one tile, up to this many. */
 constexpr uint32_t kMostBlocks = 32768;
 
-using Kernel = void (*)(float *, const float *, __nv_fp8_e4m3 *, __nv_fp8_e4m3 *, int *, cute::TmaDescriptor *, float *, uint32_t,
-                        uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, const cute::TmaDescriptor, const cute::TmaDescriptor,
-                        const cute::TmaDescriptor, const cute::TmaDescriptor, const cute::TmaDescriptor);
+using Kernel = void (*)(float *, const float *, __nv_fp8_e4m3 *, __nv_fp8_e4m3 *, int *, cute::TmaDescriptor *, float *,
+                        uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, const cute::TmaDescriptor,
+                        const cute::TmaDescriptor, const cute::TmaDescriptor, const cute::TmaDescriptor,
+                        const cute::TmaDescriptor);
 
 /* Sizes at run time; scales for 32 columns on both sides; B row by row; the result in float32, stored without a tensor map. */
 template <class T, bool kFp4Weight>
@@ -49,7 +50,8 @@ constexpr Kernel kKernel =
                                              T::kRows, T::kCols, T::kDepth,          /* tile */
                                              128, 128, 0,                            /* swizzle of A, B, D */
                                              T::kStages, T::kLoading, T::kComputing, /* pipeline */
-                                             kMostBlocks, deep_gemm::GemmType::Normal, false, float, /* accumulate: no */
+                                             kMostBlocks, deep_gemm::GemmType::Normal, false,
+                                             float,                    /* accumulate: no */
                                              false, kFp4Weight, false, /* both FP4, B FP4, A FP4 */
                                              true, false,              /* B is K-major; K groups */
                                              T::kRows, 1, false, false /* store, split K, padding, cp.async */

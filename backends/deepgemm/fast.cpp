@@ -1,16 +1,13 @@
 /* fast.cpp: the fast products of a device of exactly 12.0, by DeepGEMM's kernels. */
 #include "../cuda/context.h"
+#include "../cuda/product.h"
 #include "../cuda/slots.h"
 #include "gemm.h"
 #include "tensor_map.h"
 
 namespace coli_deepgemm {
 
-using coli_common::check_matrix;
-using coli_common::check_range;
 using coli_common::decline;
-using coli_common::fail;
-using coli_common::kAny;
 
 namespace {
 
@@ -126,22 +123,11 @@ coli_status check_shape(const coli_weight *weight, const coli_matrix *x, int64_t
   return COLI_DONE;
 }
 
-}  // namespace
-
 coli_status multiply(coli_context *context, coli_stream *stream, int32_t format, const coli_weight *weight,
                      const coli_matrix *x, int64_t groups, coli_matrix *y, coli_error *error) {
-  if (!context || !weight) return fail(error, COLI_SITE_ARGUMENT, "context or weight is null");
+  COLI_TRY(coli_cuda::check_product(context, format, weight, x, groups, y, error));
   const coli_common::WeightFacts &facts = weight->host;
-  if (facts.format != format)
-    return fail(error, COLI_SITE_ARGUMENT, "weight has format %d, expected %d", facts.format, format);
-  COLI_TRY(check_range(error, "groups", groups, 1, facts.rows > 0 ? facts.rows : 1));
-  if (facts.rows % groups != 0)
-    return fail(error, COLI_SITE_ARGUMENT, "groups is %lld, expected a divisor of %lld rows",
-                static_cast<long long>(groups), static_cast<long long>(facts.rows));
-  COLI_TRY(check_matrix(error, "x", x, kAny, groups * facts.cols, COLI_TYPE_F32, true));
-  COLI_TRY(check_matrix(error, "y", y, x->rows, facts.rows, COLI_TYPE_F32, true));
   COLI_TRY(check_device(context, error));
-  if (!weight->uploaded) return decline(error, COLI_REASON_PLACE, "the weight was not uploaded to the device");
   if (x->rows == 0 || facts.rows == 0) return COLI_DONE;
   COLI_TRY(check_shape(weight, x, groups, y, error));
 
@@ -210,6 +196,24 @@ coli_status multiply(coli_context *context, coli_stream *stream, int32_t format,
   return COLI_DONE;
 }
 
+/* What DeepGEMM declines, cuBLASLt may take, where the library has both; the first reason is the one that is told. */
+coli_status fast_matmul(coli_context *context, coli_stream *stream, int32_t format, const coli_weight *weight,
+                        const coli_matrix *x, int64_t groups, coli_matrix *y, coli_error *error) {
+  const coli_status status = multiply(context, stream, format, weight, x, groups, y, error);
+#if defined(COLI_BLOCK_SCALE)
+  if (status == COLI_DECLINED) {
+    coli_error other = {};
+    other.size = sizeof other;
+    const coli_status second = coli_cuda::block_scaled_product(context, stream, format, weight, x, groups, y, &other);
+    if (second == COLI_FAILED && error) coli_common::fail(error, other.code, "%s", other.text);
+    if (second != COLI_DECLINED) return second;
+  }
+#endif
+  return status;
+}
+
+}  // namespace
+
 }  // namespace coli_deepgemm
 
 namespace coli_cuda {
@@ -218,12 +222,12 @@ namespace serving {
 
 coli_status fast_matmul_fp8(coli_context *context, coli_stream *stream, const coli_weight *weight, const coli_matrix *x,
                             int64_t groups, coli_matrix *y, coli_error *error) {
-  return coli_deepgemm::multiply(context, stream, COLI_FORMAT_FP8_BLOCK, weight, x, groups, y, error);
+  return coli_deepgemm::fast_matmul(context, stream, COLI_FORMAT_FP8_BLOCK, weight, x, groups, y, error);
 }
 
 coli_status fast_matmul_fp4(coli_context *context, coli_stream *stream, const coli_weight *weight, const coli_matrix *x,
                             int64_t groups, coli_matrix *y, coli_error *error) {
-  return coli_deepgemm::multiply(context, stream, COLI_FORMAT_FP4_GROUP, weight, x, groups, y, error);
+  return coli_deepgemm::fast_matmul(context, stream, COLI_FORMAT_FP4_GROUP, weight, x, groups, y, error);
 }
 
 }  // namespace serving

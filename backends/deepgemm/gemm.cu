@@ -18,8 +18,8 @@ TileSize tile_of(int64_t tokens) {
 }
 
 cudaError_t prepare_gemm() {
-  for (const auto prepared :
-       {prepare<SmallTile, false>(), prepare<SmallTile, true>(), prepare<LargeTile, false>(), prepare<LargeTile, true>()})
+  for (const auto prepared : {prepare<SmallTile, false>(), prepare<SmallTile, true>(), prepare<LargeTile, false>(),
+                              prepare<LargeTile, true>()})
     if (prepared != cudaSuccess) return prepared;
   return cudaSuccess;
 }

@@ -30,8 +30,9 @@ struct Gemm {
 /* Activations as E4M3 codes with a scale for 32 columns. All on the device. */
 struct Quantize {
   const float *x;
-  uint8_t *codes;   /* [tokens, pitch]; zeros behind `cols` */
-  uint32_t *scales; /* [ceil(cols / 128), scale_stride]: for a token, the scales of four runs, the first in the low byte */
+  uint8_t *codes; /* [tokens, pitch]; zeros behind `cols` */
+  uint32_t
+      *scales; /* [ceil(cols / 128), scale_stride]: for a token, the scales of four runs, the first in the low byte */
   int64_t tokens, cols, x_stride, pitch, scale_stride;
 };
 

@@ -7,7 +7,7 @@
 
 namespace coli_deepgemm {
 
-constexpr int kWarps = 4;                      /* of a block that quantizes: each takes 128 columns of a token */
+constexpr int kWarps = 4;                         /* of a block that quantizes: each takes 128 columns of a token */
 constexpr int kSpreadRows = 32, kSpreadWords = 8; /* of a block that spreads scales */
 constexpr uint32_t kInfinity = 0x7f800000u;
 

@@ -30,16 +30,16 @@ coli_status find_encode(Encode *encode, coli_error *error) {
 
 coli_status encode_map(Encode encode, const char *name, const Matrix &matrix, CUtensorMap *map, coli_error *error) {
   const bool words = matrix.kind == Matrix::kWords;
-  const CUtensorMapDataType type = words                              ? CU_TENSOR_MAP_DATA_TYPE_INT32
+  const CUtensorMapDataType type = words                             ? CU_TENSOR_MAP_DATA_TYPE_INT32
                                    : matrix.kind == Matrix::kNibbles ? CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B
-                                                                      : CU_TENSOR_MAP_DATA_TYPE_UINT8;
+                                                                     : CU_TENSOR_MAP_DATA_TYPE_UINT8;
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(matrix.cols), static_cast<cuuint64_t>(matrix.rows)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(matrix.pitch)};
   const cuuint32_t box[2] = {matrix.box_cols, matrix.box_rows}, steps[2] = {1, 1};
-  const CUresult status = encode(map, type, 2, const_cast<void *>(matrix.data), sizes, strides, box, steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                 words ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status =
+      encode(map, type, 2, const_cast<void *>(matrix.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             words ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS)
     return fail(error, COLI_SITE_DEVICE, "tensor map of %s (%lld x %lld, %lld bytes a row): CUDA error %d", name,
                 static_cast<long long>(matrix.rows), static_cast<long long>(matrix.cols),

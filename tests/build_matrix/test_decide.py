@@ -105,6 +105,26 @@ def test_cublas_headers_count_not_the_toolkit() -> None:
     assert built(decide(facts(tool("13.0.88", cublas="13.0.2")), NO_TC="1")).no_tc
 
 
+def test_no_tc_0_is_refused_with_ways_out_and_takes_the_toolkit_that_can() -> None:
+    refusal = refused(decide(facts(tool("12.4.131")), NO_TC="0"), "tensor-cores-need-cublaslt")
+    assert [choice.value for choice in refusal.choices] == ["pypi:13.0", "NO_TC=1"]
+    both = facts(tool("13.0.88", origin="PATH"), tool("12.8.61", cublas="12.8.3"))
+    assert built(decide(both)).toolkit.root == Path("/usr/local/cuda-13.0")
+    recipe = built(decide(both, NO_TC="0"))
+    assert recipe.toolkit.root == Path("/usr/local/cuda-12.8")
+    assert any("it has the cuBLAS headers that NO_TC=0 needs" in note for note in recipe.notes)
+
+
+def test_a_toolkit_without_the_static_runtime_gives_a_library_that_needs_the_shared_one() -> None:
+    recipe = built(decide(facts(replace(tool("12.4.131"), cudart_static=False))))
+    assert recipe.shared_cudart == "libcudart.so.12"
+    assert {"-DCOLI_CUDART=shared", "-DCMAKE_CUDA_FLAGS=-cudart shared"} <= set(recipe.cmake_arguments())
+    assert any("COLI_CUDART=shared by itself: no libcudart_static.a" in note for note in recipe.notes)
+    plain = built(decide(facts(tool("12.4.131"))))
+    assert plain.shared_cudart is None and not any("CUDART" in word for word in plain.cmake_arguments())
+    assert plain.identity() != recipe.identity()
+
+
 @pytest.mark.parametrize(("name", "text"), [("NO_TC", "yes"), ("DEEPGEMM", "2"), ("NO_TC", "01")])
 def test_options_that_are_not_understood(name: str, text: str) -> None:
     outcome = decide_cells(read_request({name: text}), facts(tool("13.0.88")), MATRIX)[0]

@@ -24,8 +24,8 @@ struct ShimStream {
 
 namespace {
 
-constexpr int kForward = 0, kBackward = 1, kRandom = 2, kBreaking = 3, kOld = 4, kNoCode = 5, kBlackwell = 6, kHopper = 7,
-              kDevices = 8;
+constexpr int kForward = 0, kBackward = 1, kRandom = 2, kBreaking = 3, kOld = 4, kNoCode = 5, kBlackwell = 6,
+              kHopper = 7, kDevices = 8;
 constexpr size_t kDeviceBytes = size_t{64} << 20;
 constexpr size_t kStackBytes = size_t{64} << 10;
 constexpr size_t kPage = 4096;

@@ -30,7 +30,8 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
                                 const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box,
                                 const cuuint32_t *steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  if (told("no tensor map of nibbles") && type == CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B) return CUDA_ERROR_INVALID_VALUE;
+  if (told("no tensor map of nibbles") && type == CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B)
+    return CUDA_ERROR_INVALID_VALUE;
   const bool nibbles = type == CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B, words = type == CU_TENSOR_MAP_DATA_TYPE_INT32;
   const uint64_t unit = nibbles ? 32 : 16, inner_bytes = box[0] * (words ? 4u : 1u);
   /* Codes of 4 bits want 32 bytes of address too; cudaMalloc gives 256, the shim's 16, so only strides are held to it. */

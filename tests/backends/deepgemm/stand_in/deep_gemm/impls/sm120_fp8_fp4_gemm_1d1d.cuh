@@ -47,7 +47,8 @@ void sm120_fp8_fp4_gemm_1d1d_impl(D *d, const D *, __nv_fp8_e4m3 *, __nv_fp8_e4m
   static_assert(!kAccumulate && !kBothFp4 && !kFp4A && kRowMajorB && !kGroupStride && kSplit == 1, "kind");
   static_assert(!kSkipPadding && !kAsync && kLoading == 128 && kComputing == 256, "threads");
   if (threadIdx.x != 0) return;
-  if (blockDim.x != kLoading + kComputing || gridDim.x > kBlocks) coli_shim::stop("another grid than the kernel counts");
+  if (blockDim.x != kLoading + kComputing || gridDim.x > kBlocks)
+    coli_shim::stop("another grid than the kernel counts");
   if (of_d.data == nullptr) coli_shim::stop("the map of D is prefetched: it must be a map");
   const bool right_types = a.type == CU_TENSOR_MAP_DATA_TYPE_UINT8 &&
                            b.type == (kFp4B ? CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B : CU_TENSOR_MAP_DATA_TYPE_UINT8) &&
