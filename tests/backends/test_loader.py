@@ -189,6 +189,23 @@ def test_missing_dependency_is_named(build_stub: Build, compiler: str, tmp_path:
     assert look(near, stub_canary).accepted
 
 
+def test_a_missing_cuda_runtime_has_two_ways_out(
+    build_stub: Build, compiler: str, tmp_path: Path, stub_canary: Path
+) -> None:
+    source, runtime = tmp_path / "runtime.c", tmp_path / "libcudart.so.12"
+    source.write_text("int stub_dependency(void) { return 1; }\n", encoding="utf-8")
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", str(source), "-o", str(runtime), f"-Wl,-soname,{runtime.name}"], check=True
+    )
+    trace = look(build_stub("libcoli_cpu_runtime.so", "STUB_NEEDS", link=(str(runtime),)), stub_canary)
+    finding = trace.refusal
+    assert finding is not None and finding.evidence == "missing: libcudart.so.12 (needed by libcoli_cpu_runtime.so)"
+    assert finding.fix == (
+        "put the folder that has libcudart.so.12 (the CUDA 12 toolkit's, or its pip wheel's) on LD_LIBRARY_PATH, or "
+        "build with a toolkit that has libcudart_static.a, which the library then holds"
+    )
+
+
 # -- manifest
 
 
