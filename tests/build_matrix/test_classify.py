@@ -67,7 +67,7 @@ LINES = [
         "arch-specific-code",
     ),
     (
-        'backends/deepgemm/adapter.cuh:9:2: error: #error "DeepGEMM\'s kernels are compiled for sm_120a and for nothing '
+        "backends/deepgemm/adapter.cuh:9:2: error: #error \"DeepGEMM's kernels are compiled for sm_120a and for nothing "
         'else"',
         "arch-specific-code",
     ),

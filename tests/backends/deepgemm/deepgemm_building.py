@@ -21,5 +21,7 @@ def build_stand_in(folder: Path) -> Path:
     names = ['-DCOLI_CUDA_NAME="cuda-deepgemm-sm120"', "-DCOLI_DEEPGEMM"]
     exports = f"-Wl,--version-script={SOURCES / 'exports.map'}"
     files = [str(source) for source in sources]
-    run_step(["c++", *flags, *names, "-x", "c++", *files, "-x", "none", exports, "-Wl,--no-undefined", "-o", f"{library}"])
+    run_step(
+        ["c++", *flags, *names, "-x", "c++", *files, "-x", "none", exports, "-Wl,--no-undefined", "-o", f"{library}"]
+    )
     return library

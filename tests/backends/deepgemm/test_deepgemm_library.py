@@ -107,10 +107,14 @@ def machine_code(library: Path, target: str) -> dict[str, str]:
     path = f"{Path(nvdisasm).parent}{os.pathsep}{os.environ['PATH']}"
     command = [cuobjdump, "-sass", "-arch", target, str(library)]
     said = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PATH": path}).stdout
-    files = re.findall(r"^arch = (\S+)\n(.*?)(?=^arch = |\Z)", said, re.MULTILINE | re.DOTALL)  # sm_120 brings sm_120a too
+    files = re.findall(
+        r"^arch = (\S+)\n(.*?)(?=^arch = |\Z)", said, re.MULTILINE | re.DOTALL
+    )  # sm_120 brings sm_120a too
     own = "".join(text for arch, text in files if arch == target)
     found = re.findall(r"^\s*Function : (\S+)\n(.*?)(?=^\s*Function : |\Z)", own, re.MULTILINE | re.DOTALL)
-    return {name: "\n".join(re.findall(r"^\s*/\*[0-9a-f]{4,5}\*/\s+(.*?;)", body, re.MULTILINE)) for name, body in found}
+    return {
+        name: "\n".join(re.findall(r"^\s*/\*[0-9a-f]{4,5}\*/\s+(.*?;)", body, re.MULTILINE)) for name, body in found
+    }
 
 
 def test_manifest_and_device_code(shipped: Shipped) -> None:

@@ -128,9 +128,7 @@ def test_every_code_of_the_rounding(context: native.Context) -> None:
     values = np.concatenate([values, -values])
     values = np.pad(values, (0, -len(values) % 31))
     x = np.concatenate([np.full((len(values) // 31, 1), 448, np.float32), values.reshape(-1, 31)], axis=1)
-    weight = cases.WeightSpec(
-        native.FP8, 32, 32, np.diag(np.full(32, 0x38, np.uint8)), np.full((1, 1), 127, np.uint8)
-    )
+    weight = cases.WeightSpec(native.FP8, 32, 32, np.diag(np.full(32, 0x38, np.uint8)), np.full((1, 1), 127, np.uint8))
     y = np.zeros_like(x)
     context.stage(NAMES[native.FP8], bind(context, weight), x, 1, y)
     assert np.array_equal(y, rounded(x).astype(np.float32))
