@@ -329,7 +329,7 @@ def _check_deepgemm(toolkit: Toolkit, version: Version, matrix: Matrix) -> None:
 
 
 def _with_own_code(targets: tuple[Target, ...], matrix: Matrix, notes: list[str]) -> tuple[Target, ...]:
-    """Add code of the exact kernels for the flavour's card where the asked-for targets have none: it runs all of them."""
+    """Add code of the exact kernels for the flavour's card where the asked-for targets have none."""
     own = parse_target(f"sm_{matrix.deepgemm_arch}")
     if any(serves(target, own.capability) for target in targets):
         return targets

@@ -11,7 +11,8 @@ using coli_common::decline;
 
 namespace {
 
-constexpr int64_t kAlignment = 128; /* of every piece of the workspace; a tensor map wants 32 */
+constexpr int64_t kMostCols = INT64_C(1) << 25; /* the grid that spreads scales ends at 65535 blocks of 1024 columns */
+constexpr int64_t kAlignment = 128;             /* of every piece of the workspace; a tensor map wants 32 */
 
 int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
@@ -116,8 +117,8 @@ coli_status check_shape(const coli_weight *weight, const coli_matrix *x, int64_t
     return decline(error, COLI_REASON_SHAPE, "%lld columns of FP4, expected a multiple of %lld",
                    static_cast<long long>(facts.cols), static_cast<long long>(kWordCols));
   const int64_t most = INT32_MAX - 256; /* the kernel counts in 32 bits, and a tile further */
-  if (facts.cols > most || facts.rows / groups > most || x->rows > most || y->stride > most)
-    return decline(error, COLI_REASON_SHAPE, "%lld tokens, %lld x %lld: more than 32 bits count",
+  if (facts.cols > kMostCols || facts.rows / groups > most || x->rows > most || y->stride > most)
+    return decline(error, COLI_REASON_SHAPE, "%lld tokens, %lld x %lld: more than the kernels count",
                    static_cast<long long>(x->rows), static_cast<long long>(facts.rows),
                    static_cast<long long>(facts.cols));
   return COLI_DONE;

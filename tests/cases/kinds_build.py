@@ -15,8 +15,8 @@ from coli.backends.devices import DeviceFacts, probe_devices
 from coli.build_matrix.arch import Card, parse_arch, supports
 from coli.build_matrix.classify import classify
 from coli.build_matrix.compilers import HostCompiler, accepted, find_compilers, host_bounds, probe_glibc
-from coli.build_matrix.deepgemm import DeepGemm
 from coli.build_matrix.decide import Facts, decide_cells
+from coli.build_matrix.deepgemm import DeepGemm
 from coli.build_matrix.matrix import load_matrix
 from coli.build_matrix.recipe import Recipe, Refusal
 from coli.build_matrix.request import Value, read_request
