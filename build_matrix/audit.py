@@ -25,9 +25,16 @@ _LOCAL = 0
 _EXPORTS = struct.Struct("<24xI4xI")  # of the export directory: the count of names and where they lie
 
 
-def audit_library(library: Path, targets: tuple[Target, ...] | None, *, needs: tuple[str, ...] = ()) -> tuple[str, ...]:
+def audit_library(
+    library: Path,
+    targets: tuple[Target, ...] | None,
+    own: Target | None = None,
+    *,
+    needs: tuple[str, ...] = (),
+) -> tuple[str, ...]:
     """Return what is wrong with a library, nothing when it is as asked for; ``targets`` is None for a CPU library.
 
+    ``own``: the target of a flavour's kernels, which has a unit of nothing else beside those of all ``targets``.
     ``needs``: libraries that it was decided to need beside those of the system.
     """
     try:
@@ -48,7 +55,7 @@ def audit_library(library: Path, targets: tuple[Target, ...] | None, *, needs: t
     if exported != (QUERY_SYMBOL,):
         problems.append(f"it exports {', '.join(exported[:8]) or 'nothing'}, not just {QUERY_SYMBOL}")
     found = {str(target) for target in fatbin.targets} if fatbin is not None else set()
-    asked = {target.name for target in targets or ()}
+    asked = {target.name for target in (*(targets or ()), *((own,) if own else ()))}
     if found != asked:
         missing, more = sorted(asked - found), sorted(found - asked)
         problems.append(
@@ -58,8 +65,14 @@ def audit_library(library: Path, targets: tuple[Target, ...] | None, *, needs: t
         )
     elif fatbin is not None:
         # A unit compiled with other flags than the rest would fail on some cards only.
-        code = {target for target in fatbin.targets if not target.ptx}
-        lacking = {str(t) for unit in fatbin.units for t in code - {entry.target for entry in unit}}
+        code = {target for target in targets or () if not target.ptx}
+        held = [{entry.target for entry in unit} for unit in fatbin.units]
+        if own is not None:
+            special = [unit for unit in held if unit == {own}]
+            if not special:
+                problems.append(f"no part of its device code is for {own} alone: the flavour's kernels are missing")
+            held = [unit for unit in held if unit != {own}]
+        lacking = {str(target) for unit in held for target in code - unit}
         if lacking:
             problems.append(f"a part of its device code lacks {', '.join(sorted(lacking))}")
     return tuple(problems)

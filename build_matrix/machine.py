@@ -11,12 +11,14 @@ from coli.backends.devices import DeviceFacts, probe_devices, visible_devices
 from coli.build_matrix.arch import Card
 from coli.build_matrix.choose import has_block_scaling
 from coli.build_matrix.compilers import find_compilers, probe_glibc
-from coli.build_matrix.decide import Facts
+from coli.build_matrix.decide import Facts, wants_deepgemm
+from coli.build_matrix.deepgemm import DeepGemm, probe_deepgemm
 from coli.build_matrix.matrix import Matrix, load_matrix
 from coli.build_matrix.request import Request
 from coli.build_matrix.toolkits import Places, Toolkit, find_toolkits
 from coli.build_matrix.version import Version, parse_version
-from coli.build_matrix.wheels import Bundle, deepgemm_headers_in, load_bundles, made_bundle, make_bundle
+from coli.build_matrix.wheels import Bundle, load_bundles, made_bundle, make_bundle
+from coli.errors import ColiError
 
 __all__ = ["decide_toolkit_wheels", "gather_facts", "this_machine"]
 
@@ -32,13 +34,15 @@ def gather_facts(
     cache: Path,
     *,
     wants_cuda: bool,
+    names_deepgemm: bool,
     tensor_cores_for: frozenset[Version],
     tell: Callable[[str], None],
 ) -> Facts:
     """Find what is installed; make the pinned toolkit, and fetch DeepGEMM's headers, when the request needs them.
 
-    ``cache``: coli's cache folder. ``wants_cuda`` False: host compilers only. ``tensor_cores_for``: toolkits of
-    the named cells that need cuBLAS headers. Raises ColiError when a download fails.
+    ``cache``: coli's cache folder. ``wants_cuda`` False: host compilers only. Of the named cells: ``names_deepgemm``,
+    whether one needs DeepGEMM's headers, and ``tensor_cores_for``, toolkits that need cuBLAS headers. Raises ColiError
+    when a download fails.
     """
     machine = this_machine()
     bundles = load_bundles()
@@ -54,18 +58,24 @@ def gather_facts(
         places = Places(environment, machine, site_folders=places.site_folders, made=made)
         toolkits = find_toolkits(places)
     devices = probe_devices(environment, places.path_folders())
-    pinned = None
-    if request.deepgemm is not None and request.deepgemm.text == "1" and request.deepgemm_home is None:
-        headers = next(bundle for bundle in bundles.values() if bundle.kind == "deepgemm")
-        pinned = deepgemm_headers_in(make_bundle(headers, cache, machine, environment, tell=tell))
+    cards = _cards(devices, environment)
+    home = probe_deepgemm(Path(request.deepgemm_home.text)) if request.deepgemm_home else None
+    pinned: DeepGemm | None = None
+    if request.deepgemm_home is None and (names_deepgemm or wants_deepgemm(request, cards, load_matrix())):
+        try:
+            pinned = probe_deepgemm(make_bundle(bundles["deepgemm"], cache, machine, environment, tell=tell))
+        except ColiError as error:
+            if names_deepgemm or request.deepgemm is not None:
+                raise
+            tell(f"DeepGEMM's headers could not be fetched: {error.text()}")  # nobody asked: the rest is built
     return Facts(
         toolkits=toolkits,
         compilers=compilers,
-        cards=_cards(devices, environment),
+        cards=cards,
         driver_cuda=_driver_cuda(devices),
         glibc=probe_glibc(places),
         deepgemm_pinned=pinned,
-        deepgemm_home=deepgemm_headers_in(Path(request.deepgemm_home.text)) if request.deepgemm_home else None,
+        deepgemm_home=home,
     )
 
 

@@ -81,7 +81,8 @@ def plan_cuda(recipe: Recipe, backends: Path) -> Plan:
 def sources_of(plan: Plan) -> str:
     """Return the sha256 over every source that the plan's library may be made from."""
     backends = plan.source.parent
-    folders = dict.fromkeys((*(backends / name for name in _SHARED_SOURCES), plan.source))
+    own = ("deepgemm",) if plan.cell.flavour == "deepgemm" else ()
+    folders = dict.fromkeys((*(backends / name for name in (*_SHARED_SOURCES, *own)), plan.source))
     return _tree_sha256(tuple(folder for folder in folders if folder.is_dir()))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from coli.backends.targets import Target
+from coli.backends.targets import Target, parse_target
 from coli.build_matrix.compilers import HostCompiler
+from coli.build_matrix.deepgemm import DeepGemm
 from coli.build_matrix.matrix import Cell
 from coli.build_matrix.toolkits import Toolkit
 from coli.build_matrix.version import Version
@@ -71,7 +72,7 @@ class Recipe:
     no_tc: bool
     shared_cudart: str | None
     flavour_arch: str | None
-    deepgemm_include: Path | None
+    deepgemm: DeepGemm | None
     append_flags: tuple[str, ...]
     unpinned: tuple[str, ...]
     minimum_cmake: Version
@@ -96,9 +97,15 @@ class Recipe:
         if self.shared_cudart is not None:
             # CMake's own checks link with nvcc, which would look for the static one.
             arguments += ["-DCOLI_CUDART=shared", "-DCMAKE_CUDA_FLAGS=-cudart shared"]
-        if self.deepgemm_include is not None:
-            arguments.append(f"-DCOLI_DEEPGEMM_INCLUDE={self.deepgemm_include}")
+        if self.deepgemm is not None:
+            arguments.append(f"-DCOLI_DEEPGEMM_INCLUDE={self.deepgemm.include}")
         return tuple(arguments)
+
+    @property
+    def all_targets(self) -> tuple[Target, ...]:
+        """Return the targets of the whole library: those of the exact kernels, and the flavour's own."""
+        own = () if self.flavour_arch is None else (parse_target(f"sm_{self.flavour_arch}"),)
+        return tuple(dict.fromkeys((*self.targets, *own)))
 
     def nvcc_arguments(self) -> tuple[str, ...]:
         """Return what a direct call of nvcc needs: the same decisions, for probes and tests."""
@@ -139,6 +146,6 @@ class Recipe:
             "no_tc": self.no_tc,
             "shared_cudart": self.shared_cudart,
             "flavour_arch": self.flavour_arch,
-            "deepgemm_include": str(self.deepgemm_include) if self.deepgemm_include else None,
+            "deepgemm": [str(self.deepgemm.include), self.deepgemm.sha256] if self.deepgemm else None,
             "append_flags": list(self.append_flags),
         }

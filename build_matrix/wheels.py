@@ -28,7 +28,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Bundle", "Wheel", "deepgemm_headers_in", "load_bundles", "made_bundle", "make_bundle", "read_bundles"]
+__all__ = ["Bundle", "Wheel", "load_bundles", "made_bundle", "make_bundle", "read_bundles"]
 
 _FILE = Path(__file__).with_name("wheels.toml")
 _STAMP = "coli-bundle.json"
@@ -143,13 +143,6 @@ def make_bundle(
         if tell is not None:
             tell(f"{bundle.id}: made in {root}")
     return root
-
-
-def deepgemm_headers_in(folder: Path) -> Path | None:
-    """Return the include folder below DEEPGEMM_HOME that has the sm120 kernels, None without one."""
-    proof = Path("deep_gemm", "impls", "sm120_fp8_fp4_gemm_1d1d.cuh")
-    places = (folder, folder / "include", folder / "deep_gemm" / "include")
-    return next((place for place in places if (place / proof).is_file()), None)
 
 
 def _bundle(row: Mapping[str, Any]) -> Bundle:

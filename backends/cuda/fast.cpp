@@ -139,8 +139,10 @@ class FastProduct {
   uint8_t *results_, *codes_, *scales_, *rest_;
 };
 
-coli_status fast_matmul(coli_context *context, coli_stream *stream, int32_t format, const coli_weight *weight,
-                        const coli_matrix *x, int64_t groups, coli_matrix *y, coli_error *error) {
+}  // namespace
+
+coli_status block_scaled_product(coli_context *context, coli_stream *stream, int32_t format, const coli_weight *weight,
+                                 const coli_matrix *x, int64_t groups, coli_matrix *y, coli_error *error) {
   COLI_TRY(check_product(context, format, weight, x, groups, y, error));
   const coli_common::WeightFacts &facts = weight->host;
   if (x->rows == 0 || facts.rows == 0) return COLI_DONE;
@@ -159,20 +161,20 @@ coli_status fast_matmul(coli_context *context, coli_stream *stream, int32_t form
   return product.deliver(y, error);
 }
 
-}  // namespace
-
+#if !defined(COLI_DEEPGEMM) /* whose own products come first */
 namespace serving {
 
 coli_status fast_matmul_fp8(coli_context *context, coli_stream *stream, const coli_weight *weight, const coli_matrix *x,
                             int64_t groups, coli_matrix *y, coli_error *error) {
-  return fast_matmul(context, stream, COLI_FORMAT_FP8_BLOCK, weight, x, groups, y, error);
+  return block_scaled_product(context, stream, COLI_FORMAT_FP8_BLOCK, weight, x, groups, y, error);
 }
 
 coli_status fast_matmul_fp4(coli_context *context, coli_stream *stream, const coli_weight *weight, const coli_matrix *x,
                             int64_t groups, coli_matrix *y, coli_error *error) {
-  return fast_matmul(context, stream, COLI_FORMAT_FP4_GROUP, weight, x, groups, y, error);
+  return block_scaled_product(context, stream, COLI_FORMAT_FP4_GROUP, weight, x, groups, y, error);
 }
 
 }  // namespace serving
+#endif
 
 }  // namespace coli_cuda

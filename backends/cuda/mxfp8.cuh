@@ -3,28 +3,13 @@
 #ifndef COLI_CUDA_MXFP8_CUH
 #define COLI_CUDA_MXFP8_CUH
 
-#include "device.cuh"
+#include "e4m3.cuh"
 #include "mxfp8.h"
 
 namespace coli_cuda {
 
 constexpr int kMxThreads = 256;
 constexpr uint32_t kScaleOne = 127u, kScaleNan = 255u;
-
-/* Nearest E4M3 code of 0 <= value <= 448, ties to even. */
-static __device__ __forceinline__ uint32_t e4m3_of(float value) {
-  const uint32_t bits = coli_bits(value);
-  if (bits < 0x3c800000u) { /* below 2^-6: multiples of 2^-9; adding 1.5 * 2^23 rounds */
-    return coli_bits(__fadd_rn(__fmul_rn(value, 512.0f), 12582912.0f)) - 0x4b400000u;
-  }
-  return ((bits + 0x7ffffu + ((bits >> 20) & 1u)) >> 20) - (120u << 3); /* exponent bias 127 -> 7 */
-}
-
-/* UE8M0 code of 2^ceil(log2(max(amax, 1e-4) * (1/448))). */
-static __device__ __forceinline__ uint32_t scale_of(float amax) {
-  const uint32_t bits = coli_bits(__fmul_rn(amax < 1e-4f ? 1e-4f : amax, 1.0f / 448.0f));
-  return (bits >> 23) + ((bits & 0x7fffffu) != 0 ? 1u : 0u);
-}
 
 /* Four E2M1 codes, the first in the low nibble, as the E4M3 codes of the same values. */
 static __device__ __forceinline__ uint32_t e4m3_of_e2m1(uint32_t codes) {

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_decide import GCC, MATRIX, tool
+from test_decide import GCC, MATRIX, headers, tool
 
+from coli.build_matrix.arch import Card
 from coli.build_matrix.decide import Facts
 from coli.build_matrix.machine import decide_toolkit_wheels
-from coli.build_matrix.order import Refused, plan_cells, tensor_core_toolkits, wants_cuda
+from coli.build_matrix.order import Refused, names_deepgemm, plan_cells, tensor_core_toolkits, wants_cuda
 from coli.build_matrix.plan import Plan
 from coli.build_matrix.request import read_request
 from coli.build_matrix.toolkits import Toolkit
 from coli.build_matrix.version import Version
 from coli.build_matrix.wheels import load_bundles
 
-FACTS = Facts((tool("13.0.88", cublas="13.0.2"),), GCC, deepgemm_pinned=Path("/headers"))
+FACTS = Facts((tool("13.0.88", cublas="13.0.2"),), GCC, deepgemm_pinned=headers("/headers"))
 
 
 def planned(named: tuple[str, ...] = (), every: bool = False, **variables: str) -> list[Plan | Refused]:
@@ -26,12 +28,6 @@ def planned(named: tuple[str, ...] = (), every: bool = False, **variables: str) 
 def test_the_default_is_every_level_and_one_cuda_library() -> None:
     ids = [one.cell.id for one in planned() if isinstance(one, Plan)]
     assert ids == ["cpu-portable", "cpu-x86-64-v3", "cpu-x86-64-v4", "cuda13.0-portable-tc-generic"]
-
-
-def test_what_the_sources_lack_is_said_and_not_built_as_something_else() -> None:
-    refused = planned(DEEPGEMM="1")[-1]
-    assert isinstance(refused, Refused) and refused.refusal.rule == "not-in-sources"
-    assert "flavour deepgemm" in str(refused.refusal.observed)
 
 
 def test_tensor_cores_follow_the_headers_unless_no_tc_says_otherwise() -> None:
@@ -82,6 +78,75 @@ def test_cublas_headers_are_fetched_for_those_who_insist(
     request = read_request(variables, toolkit=toolkit)
     bundle, got = decide_toolkit_wheels(request, frozenset(named), toolkits, load_bundles(), MATRIX)
     assert (bundle.id if bundle else None, got) == (wanted, options)
+
+
+def test_deepgemm_is_a_library_of_its_own() -> None:
+    generic, flavour = planned(DEEPGEMM="1", CUDA_ARCH="8.6", NO_TC="1")[-2:]
+    assert isinstance(generic, Plan) and isinstance(flavour, Plan)
+    assert (generic.library, flavour.library) == ("libcoli_cuda.so", "libcoli_cuda_dg.so")
+    assert (generic.target, flavour.target) == ("coli_cuda", "coli_cuda")
+    assert "-DCOLI_FLAVOUR=generic" in generic.arguments
+    assert not any("DEEPGEMM" in argument for argument in generic.arguments)
+    assert {"-DCOLI_FLAVOUR=deepgemm", "-DCOLI_DEEPGEMM_INCLUDE=/headers"} <= set(flavour.arguments)
+    # Other bytes of the headers, in the same folder, are another build.
+    changed = replace(FACTS, deepgemm_pinned=replace(headers("/headers"), sha256="1"))
+    cells = ("cuda13.0-sm_86-notc-deepgemm",)
+    keys = [
+        one.key
+        for facts in (FACTS, changed)
+        for one in plan_cells(cells, read_request({}), facts, MATRIX, "x86_64", Path("/backends"), every=False)
+        if isinstance(one, Plan)
+    ]
+    assert len(set(keys)) == 2
+
+
+@pytest.mark.parametrize(
+    ("named", "every", "wanted"),
+    [
+        ((), False, False),
+        ((), True, True),
+        (("cuda13.0-portable-notc-generic",), False, False),
+        (("cpu-portable", "cuda13.0-portable-notc-deepgemm"), False, True),
+    ],
+)
+def test_headers_are_fetched_for_a_cell_that_is_named(named: tuple[str, ...], every: bool, wanted: bool) -> None:
+    assert names_deepgemm(named, every=every) is wanted
+
+
+@pytest.mark.parametrize(
+    ("capability", "variables", "built"),
+    [
+        ((12, 0), {}, True),
+        ((12, 0), {"DEEPGEMM": "0"}, False),
+        ((12, 1), {}, False),
+        ((8, 9), {}, False),
+        (None, {}, False),
+        ((8, 9), {"DEEPGEMM": "1"}, True),
+    ],
+)
+def test_deepgemm_unasked_only_for_its_own_card(
+    capability: tuple[int, int] | None, variables: dict[str, str], built: bool
+) -> None:
+    facts = replace(FACTS, cards=(Card(0, "one", (8, 6)), Card(1, "other", capability)))
+    cells = plan_cells((), read_request(variables), facts, MATRIX, "x86_64", Path("/backends"), every=False)
+    libraries = [one.library for one in cells if isinstance(one, Plan)]
+    assert ("libcoli_cuda_dg.so" in libraries) is built
+    if built and not variables:
+        last = cells[-1]
+        assert isinstance(last, Plan)
+        assert last.notes[0].startswith("DeepGEMM's library is built as well: GPU 1 (other) is of exactly 12.0")
+
+
+def test_what_nobody_asked_for_and_cannot_be_is_a_note() -> None:
+    facts = replace(FACTS, cards=(Card(0, "RTX 5090", (12, 0)),), deepgemm_pinned=None)
+    cells = plan_cells((), read_request({}), facts, MATRIX, "x86_64", Path("/backends"), every=False)
+    assert not any(isinstance(one, Refused) for one in cells)
+    last = cells[-1]
+    assert isinstance(last, Plan) and last.library == "libcoli_cuda.so"
+    assert last.notes[-1].startswith("no DeepGEMM library, though GPU 0 (RTX 5090) is of exactly 12.0")
+    assert "the pinned headers are not here" in last.notes[-1]
+    asked = plan_cells((), read_request({"DEEPGEMM": "1"}), facts, MATRIX, "x86_64", Path("/backends"), every=False)[-1]
+    assert isinstance(asked, Refused) and asked.refusal.rule == "deepgemm-needs-headers"
 
 
 def test_options_reach_the_library_and_the_levels_stay() -> None:

@@ -41,7 +41,14 @@ def command(settings: Resolved) -> None:
         return
     from coli.build_matrix.finish import finish_library
     from coli.build_matrix.machine import gather_facts, this_machine
-    from coli.build_matrix.order import Refused, build_all, plan_cells, tensor_core_toolkits, wants_cuda
+    from coli.build_matrix.order import (
+        Refused,
+        build_all,
+        names_deepgemm,
+        plan_cells,
+        tensor_core_toolkits,
+        wants_cuda,
+    )
     from coli.build_matrix.request import read_request
     from coli.build_matrix.tools import find_tools
 
@@ -53,6 +60,7 @@ def command(settings: Resolved) -> None:
         environment,
         cache_folder(),
         wants_cuda=wants_cuda(named),
+        names_deepgemm=names_deepgemm(named, every=settings["all_cells"]),
         tensor_cores_for=tensor_core_toolkits(named, matrix, every=settings["all_cells"]),
         tell=lambda text: terminal.note(f"[coli] {text}"),
     )

@@ -52,6 +52,16 @@ Value __shfl_down_sync(uint32_t mask, Value value, unsigned distance) {
 }
 
 template <class Value>
+Value __shfl_xor_sync(uint32_t mask, Value value, int distance) {
+  static_assert(sizeof(Value) == 4, "words only");
+  uint32_t word;
+  memcpy(&word, &value, 4);
+  word = coli_shim::exchange(mask, word, static_cast<int>(threadIdx.x % 32) ^ distance);
+  memcpy(&value, &word, 4);
+  return value;
+}
+
+template <class Value>
 Value __ldg(const Value *from) {
   return *from;
 }
