@@ -40,8 +40,6 @@ coli_status fast_matmul_fp8(coli_context *context, coli_stream *stream, const co
                             int64_t groups, coli_matrix *y, coli_error *error);
 coli_status fast_matmul_fp4(coli_context *context, coli_stream *stream, const coli_weight *weight, const coli_matrix *x,
                             int64_t groups, coli_matrix *y, coli_error *error);
-#else /* nothing in this library can: absent slots */
-constexpr decltype(nullptr) fast_matmul_fp8 = nullptr, fast_matmul_fp4 = nullptr;
 #endif
 }  // namespace serving
 
