@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coli.backends.manifest import file_sha256
 from coli.build_matrix.compilers import HostCompiler
 from coli.build_matrix.matrix import Cell
-from coli.build_matrix.recipe import Recipe
+from coli.build_matrix.recipe import NOT_OURS, Recipe
 
 __all__ = ["Plan", "plan_cpu", "plan_cuda", "sources_of"]
 
@@ -52,11 +53,10 @@ def plan_cpu(cell: Cell, compiler: HostCompiler, backends: Path) -> Plan:
         identity={
             "cell": cell.id,
             "host_compiler": [str(compiler.path), compiler.family, compiler.version.text],
-            "abi": _tree_sha256((backends / "abi",)),
+            **_found_here(backends / "cpu", compiler.path),
         },
         compiler=compiler,
-        # Flags of the surroundings would make another library under the same name.
-        environment=dict.fromkeys(("CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CXX")),
+        environment=dict.fromkeys(NOT_OURS),
         notes=(f"host compiler: {compiler.label}",),
     )
 
@@ -69,13 +69,25 @@ def plan_cuda(recipe: Recipe, backends: Path) -> Plan:
         arguments=recipe.cmake_arguments(),
         target="coli_cuda",
         library="libcoli_cuda_dg.so" if recipe.cell.flavour == "deepgemm" else "libcoli_cuda.so",
-        identity={**recipe.identity(), "abi": _tree_sha256((backends / "abi",))},
+        identity={
+            **recipe.identity(),
+            **_found_here(backends / "cuda", recipe.host_compiler.path, recipe.nvcc),
+        },
         compiler=recipe.host_compiler,
         environment=recipe.environment_changes(),
         notes=recipe.notes,
         warnings=recipe.warnings,
         recipe=recipe,
     )
+
+
+def _found_here(source: Path, *compilers: Path) -> dict[str, object]:
+    """Return what no flag says: which sources these are, and the compilers' bytes (an update may keep its version)."""
+    return {
+        "source": str(source),
+        "abi": _tree_sha256((source.parent / "abi",)),
+        "compilers": [file_sha256(path) if path.is_file() else None for path in compilers],
+    }
 
 
 def sources_of(plan: Plan) -> str:
