@@ -7,6 +7,7 @@ time, nothing is started at all.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -14,14 +15,14 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coli.backends.manifest import file_sha256
 from coli.build_matrix.classify import Cause, classify
-from coli.build_matrix.plan import Plan, sources_of
+from coli.build_matrix.plan import Plan, combined_sha256, sources_of
 from coli.errors import ColiError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ __all__ = ["Built", "Failed", "build", "installed_library"]
 
 _LOG_TAIL_LINES = 12
 _KEY_CHARACTERS = 16
+_COMPILED = "compiled.json"
 _FOLDERS_KEPT = 4  # of a cell, the latest: enough to go back and forth between two compilers and two flags
 
 
@@ -84,17 +86,21 @@ def build(
     folder = builds / plan.cell.id / plan.key[:_KEY_CHARACTERS]
     log = folder / "build.log"
     target = installed_library(plan, data_folder)
-    sources = sources_of(plan)
-    stamp = {"key": plan.key, "sources": sources}
     try:
+        files = sources_of(plan)
+        sources = combined_sha256(plan, files)
+        stamp = {"key": plan.key, "sources": sources}
         present = _sha256(target)
         if present is not None and _read_stamp(folder / "stamp.json") == {**stamp, "sha256": present}:
             return Built(plan, target, present, "unchanged", time.monotonic() - start, log)
         folder.mkdir(parents=True, exist_ok=True)
         _keep_latest(folder)
+        if not _ninja_will_see(folder, files):
+            shutil.rmtree(folder)
+            folder.mkdir()
         (folder / "stamp.json").unlink(missing_ok=True)
         made = _environment(environment, plan, tools, folder)
-        with log.open("wb") as output:
+        with log.open("wb") as output, _compiling(folder, files):
             for step, command in _commands(plan, tools, folder, jobs):
                 tell(step)
                 output.write(f"$ {json.dumps([str(part) for part in command])}\n".encode())
@@ -157,6 +163,33 @@ def _environment(environment: Mapping[str, str], plan: Plan, tools: Tools, folde
             flags.write_text(shlex.join(plan.recipe.append_flags), encoding="utf-8")
             made["CCACHE_EXTRAFILES"] = os.pathsep.join([*filter(None, [made.get("CCACHE_EXTRAFILES")]), str(flags)])
     return made
+
+
+def _ninja_will_see(folder: Path, files: Mapping[str, str]) -> bool:
+    """Tell whether dates alone show Ninja what changed since this folder was last compiled in.
+
+    Archives and installers give files old dates: such a file is older than the objects of the one it replaced. So it is
+    with a build that was killed, of which nobody knows what it had compiled.
+    """
+    record = folder / _COMPILED
+    try:
+        before = json.loads(record.read_bytes())
+        last_ns = record.stat().st_mtime_ns
+    except (OSError, ValueError):
+        return not any(folder.iterdir())
+    changed = [path for path, sha256 in files.items() if before.get(path) != sha256]
+    return set(before) <= set(files) and all(Path(path).stat().st_mtime_ns > last_ns for path in changed)
+
+
+@contextlib.contextmanager
+def _compiling(folder: Path, files: Mapping[str, str]) -> Iterator[None]:
+    """Keep a record of the sources that the objects in ``folder`` are from; there is none while compilers run."""
+    record = folder / _COMPILED
+    record.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        record.write_text(json.dumps(files), encoding="utf-8")
 
 
 def _keep_latest(folder: Path) -> None:
