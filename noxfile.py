@@ -77,7 +77,7 @@ def cases(session: nox.Session) -> None:
 
 @nox.session
 def build(session: nox.Session) -> None:
-    """Build backend libraries for this machine: `-- --cell ID | --list | --json | --explain ID | --all | -j N`."""
+    """Build backend libraries for this machine: `-- --cell ID | --list | --json | --explain ID | --all | --tag T`."""
     _run_build(session, *session.posargs)
 
 
@@ -128,7 +128,7 @@ def format_(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Write the tables of docs/ again: settings in guide.md, slots in abi.md."""
+    """Write the tables of docs/ again: settings in guide.md, slots in abi.md, the matrix in build.md."""
     _install_package(session)
     session.run("python", "ci/write_docs.py")
 

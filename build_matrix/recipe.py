@@ -22,7 +22,7 @@ NOT_OURS = (
     *("DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES"),
     *("CMAKE_BUILD_TYPE", "CMAKE_TOOLCHAIN_FILE", "CMAKE_PREFIX_PATH", "CMAKE_INCLUDE_PATH", "CMAKE_LIBRARY_PATH"),
 )
-"""Variables that sway CMake, the compilers or the link and are no part of a build's identity: they do not reach them."""
+"""Variables that sway CMake, the compilers or the link, and are no part of a build's identity: none reaches them."""
 
 
 @dataclass(frozen=True)

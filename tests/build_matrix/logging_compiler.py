@@ -40,7 +40,7 @@ class LoggingCompiler:
     log: Path
 
     def compiled(self) -> list[str]:
-        """Return the names of our sources that were compiled since the last question, sorted; CMake's trials are not ours."""
+        """Return the names of our sources that were compiled since the last question; CMake's trials are not ours."""
         text = self.log.read_text(encoding="utf-8") if self.log.exists() else ""
         self.log.unlink(missing_ok=True)
         calls = [line.rstrip("\x1f").split("\x1f") for line in text.splitlines()]
@@ -49,7 +49,7 @@ class LoggingCompiler:
 
 
 def logging_compiler(path: Path, real: str, *, stub: bool = False) -> LoggingCompiler:
-    """Write a compiler at ``path`` that logs beside itself and calls ``real``, or stands for it where it compiles us."""
+    """Write a compiler at ``path`` that logs beside itself and calls ``real``; a stub stands for it with our sources."""
     log = path.with_name(path.name + ".log")
     words = {"log": shlex.quote(str(log)), "real": shlex.quote(real)}
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ class Yard:
         self.backends = self.package / "coli" / "backends"
         self.toolkit, self.nvcc = self.copy_of(toolkit, "werkzeug größer")
         self.host = logging_compiler(folder / "compiler ä" / "g++", shutil.which("g++") or "g++")
-        # What a translation unit is, is said by the folder: every .cpp and .cu of the CUDA project, and the shared ones.
+        # The translation units, as the folders have them.
         listed = [*(self.backends / "cuda").glob("*.c*"), *(self.backends / "common").glob("*.cpp")]
         self.sources = {path.name for path in listed if path.suffix in (".cpp", ".cu")}
         self.answers: list[dict[str, Any]] = []

@@ -99,7 +99,7 @@ def command(settings: Resolved) -> None:
     bad = [outcome for outcome in outcomes if _state(outcome) in ("failed", "refused")]
     expected = {cell.id for cell in matrix.cells.values() if cell.refused_by}
     if any(not isinstance(outcome, Refused) or outcome.cell not in expected for outcome in bad):
-        raise SystemExit(_EXIT_FAILED)
+        raise click.exceptions.Exit(_EXIT_FAILED)
 
 
 def _backends() -> Path:
@@ -120,7 +120,9 @@ def _tagged(tag: str | None, cells: list[Cell]) -> list[Cell]:
     found = [cell for cell in cells if tag is None or tag in cell.tags]
     if not found:
         tags = sorted({tag for cell in cells for tag in cell.tags})
-        raise UsageError("--tag", "a cell must have it", observed=str(tag), expected=" or ".join(tags), code="build.tag")
+        raise UsageError(
+            "--tag", "a cell must have it", observed=str(tag), expected=" or ".join(tags), code="build.tag"
+        )
     return found
 
 
