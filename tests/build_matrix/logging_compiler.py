@@ -49,7 +49,7 @@ class LoggingCompiler:
 
 
 def logging_compiler(path: Path, real: str, *, stub: bool = False) -> LoggingCompiler:
-    """Write a compiler at ``path`` that logs beside itself and calls ``real``; a stub stands for it with our sources."""
+    """Write a compiler at ``path`` that logs beside itself and calls ``real``; a stub does so for CMake only."""
     log = path.with_name(path.name + ".log")
     words = {"log": shlex.quote(str(log)), "real": shlex.quote(real)}
     path.parent.mkdir(parents=True, exist_ok=True)
