@@ -110,7 +110,7 @@ def test_paths_with_spaces_are_one_argument(bench: Bench) -> None:
     bench.run()
     configure, compile_ = (arguments for arguments, _ in bench.calls())
     assert str(bench.source.parent) in configure
-    assert compile_[:2] == ["--build", str(bench.build_folder)]
+    assert compile_[:2] == ["--build", str(bench.build_folder)] and compile_[-2:] == ["-j", "2"]
 
 
 def test_nothing_is_started_when_nothing_changed(bench: Bench) -> None:
@@ -158,6 +158,15 @@ def test_folders_that_were_not_used_for_long_are_removed(bench: Bench) -> None:
         bench.run()
     folders = set((bench.folder / "builds" / "cpu-portable").iterdir())
     assert bench.build_folder in folders and len(folders) == 4
+
+
+def test_a_build_that_was_killed_starts_anew(bench: Bench) -> None:
+    bench.run()
+    (bench.build_folder / "stamp.json").unlink()
+    (bench.build_folder / "compiled.json").unlink()  # there is none while compilers run
+    old = bench.build_folder / "old.o"
+    old.touch()
+    assert isinstance(bench.run(), Built) and not old.exists()
 
 
 def test_a_compiler_cache_is_passed_and_unset_when_it_is_gone(bench: Bench) -> None:
