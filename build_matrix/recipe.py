@@ -13,10 +13,17 @@ from coli.build_matrix.toolkits import Toolkit
 from coli.build_matrix.version import Version
 from coli.errors import BackendRefused, ColiError, UsageError
 
-__all__ = ["Choice", "Recipe", "Refusal"]
+__all__ = ["NOT_OURS", "Choice", "Recipe", "Refusal"]
 
 _USAGE_RULES = ("arch-unknown", "arch-below-minimum", "option-value", "flags-replace-ours")
-_NOT_OURS = ("CUDACXX", "CUDAFLAGS", "CUDAARCHS", "CUDAHOSTCXX", "CXXFLAGS", "LDFLAGS", "NVCC_PREPEND_FLAGS")
+NOT_OURS = (
+    *("CXX", "CXXFLAGS", "CPPFLAGS", "LDFLAGS"),
+    *("CUDACXX", "CUDAFLAGS", "CUDAARCHS", "CUDAHOSTCXX", "NVCC_PREPEND_FLAGS"),
+    *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX"),
+    *("DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES"),
+    *("CMAKE_BUILD_TYPE", "CMAKE_TOOLCHAIN_FILE", "CMAKE_PREFIX_PATH", "CMAKE_INCLUDE_PATH", "CMAKE_LIBRARY_PATH"),
+)
+"""Variables that sway CMake, the compilers or the link, and are no part of a build's identity: none reaches them."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,7 @@ class Recipe:
         nvcc reads NVCC_APPEND_FLAGS itself. LIBRARY_PATH lets the link find cudart where nvcc's own profile looks in a
         folder that wheels do not have.
         """
-        changes: dict[str, str | None] = dict.fromkeys(_NOT_OURS)
+        changes: dict[str, str | None] = dict.fromkeys(NOT_OURS)
         changes["NVCC_CCBIN"] = None
         changes["CUDA_HOME"] = changes["CUDA_PATH"] = str(self.toolkit.root)
         changes["NVCC_APPEND_FLAGS"] = None

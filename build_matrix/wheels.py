@@ -12,6 +12,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,9 +128,11 @@ def make_bundle(
             downloads, tree = Path(temporary) / "wheels", Path(temporary) / "tree"
             downloads.mkdir()
             tree.mkdir()
+            start = time.monotonic()
             if tell is not None:
                 tell(f"{bundle.id}: downloading {len(wheels)} pinned wheels ({bundle.licence})")
             files = _download(bundle, wheels, machine, downloads, environment, python or Path(sys.executable))
+            downloaded = time.monotonic()
             for wheel, file in zip(wheels, files, strict=True):
                 _unpack(file, tree, bundle, wheel)
             if bundle.kind == "toolkit":
@@ -141,7 +144,8 @@ def make_bundle(
                 shutil.rmtree(root)
             tree.rename(root)
         if tell is not None:
-            tell(f"{bundle.id}: made in {root}")
+            seconds = f"download {downloaded - start:.1f} s, unpack and verify {time.monotonic() - downloaded:.1f} s"
+            tell(f"{bundle.id}: {seconds}: {root}")
     return root
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from coli.backends.abi import SLOTS
+from coli.build_matrix.matrix import Cell, load_matrix
 from coli.doctor.plan.cards import later_groups, render_cards
 from coli.doctor.plan.speeds import decide_speeds
 from coli.families.deepseek_v4.config import Geometry
@@ -52,9 +53,66 @@ def published_table() -> str:
     return "\n".join(lines)
 
 
+def axis_table() -> str:
+    """Return what a user may set, and why."""
+    lines = ["| axis | values | default | why |", "|---|---|---|---|"]
+    for axis in load_matrix().axes:
+        lines.append(f"| `{axis.name}` | {axis.values} | {axis.default or 'decided'} | {axis.reason} |")
+    return "\n".join(lines)
+
+
+def architecture_table() -> str:
+    """Return the architectures with the toolkits that compile for them; `a` and `f` are the special forms."""
+    matrix = load_matrix()
+    lines = ["| target | chips | toolkits | special forms | portable |", "|---|---|---|---|---|"]
+    for arch in matrix.architectures.values():
+        until = "and later" if arch.dropped is None else f"to before {arch.dropped.short}"
+        special = [form for form in ("a", "f") if form in arch.forms]
+        forms = ", ".join(f"`{arch.number}{form}` from {arch.forms[form].short}" for form in special)
+        code = ["machine code"] * (arch.number in matrix.portable_machine_code)
+        code += ["PTX"] * (arch.number in (*matrix.portable_ptx, max(matrix.portable_machine_code)))
+        lines.append(
+            f"| `sm_{arch.number}` | {arch.chips} | {arch.forms[''].short} {until} | {forms} | {', '.join(code)} |"
+        )
+    return "\n".join(lines)
+
+
+def rule_table() -> str:
+    """Return why something is refused, and what to do then."""
+    lines = ["| rule | why | what to do |", "|---|---|---|"]
+    lines += [f"| `{rule.id}` | {rule.reason} | {rule.fix} |" for rule in load_matrix().rules.values()]
+    return "\n".join(lines)
+
+
+def cell_table() -> str:
+    """Return the cells with what is done with each of them, wherever the tests run."""
+    lines = ["| cell | machines | tags | what checks it |", "|---|---|---|---|"]
+    for cell in load_matrix().cells.values():
+        lines.append(f"| `{cell.id}` | {', '.join(cell.machines)} | {', '.join(cell.tags)} | {_shown_by(cell)} |")
+    return "\n".join(lines)
+
+
+def _shown_by(cell: Cell) -> str:
+    if cell.refused_by is not None:
+        return f"refused by `{cell.refused_by}`, which a test sees"
+    if "ci" not in cell.tags:
+        return "nothing before it is built: unverified"
+    canary = ", and runs its canary where the runner can" if cell.kind == "cpu" else ""
+    return f"the hosted workflow builds and audits it{canary}"
+
+
 # Page, the marks around its table, and what makes the table.
 TABLES = (
     ("guide.md", "<!-- settings: made by `nox -s docs` -->", "<!-- end of settings -->", render_table),
+    *(
+        ("build.md", f"<!-- {name}: made by `nox -s docs` -->", f"<!-- end of {name} -->", render)
+        for name, render in (
+            ("axes", axis_table),
+            ("architectures", architecture_table),
+            ("rules", rule_table),
+            ("cells", cell_table),
+        )
+    ),
     ("abi.md", "<!-- slots: made by `nox -s docs` -->", "<!-- end of slots -->", slot_table),
     ("plan.md", "<!-- cards: made by `nox -s docs` -->", "<!-- end of cards -->", card_table),
     ("plan.md", "<!-- published: made by `nox -s docs` -->", "<!-- end of published -->", published_table),

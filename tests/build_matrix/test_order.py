@@ -177,3 +177,13 @@ def test_no_compiler_is_a_refusal() -> None:
 )
 def test_a_toolkit_is_looked_for_when_a_cell_needs_one(named: tuple[str, ...], wanted: bool) -> None:
     assert wants_cuda(named) is wanted
+
+
+def test_every_cell_that_the_matrix_calls_refused_is_refused_by_that_rule() -> None:
+    """A toolkit of each version that those cells name, with cuBLAS headers of the same version."""
+    refused = {cell.id: cell.refused_by for cell in MATRIX.cells.values() if cell.refused_by}
+    tools = (tool("12.4.131", cublas="12.4.5"), tool("13.0.88", cublas="13.0.2"))
+    facts = Facts(tools, GCC, deepgemm_pinned=Path("/headers"))
+    cells = plan_cells(tuple(refused), read_request({}), facts, MATRIX, "x86_64", Path("/backends"), every=False)
+    assert len(refused) == 4
+    assert {one.cell: one.refusal.rule for one in cells if isinstance(one, Refused)} == refused

@@ -301,6 +301,7 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         _BUILD,
     ),
+    Setting("tag", TEXT, None, "Only the cells of the matrix with this tag.", "--tag", None, None, _BUILD),
     Setting("jobs", integer(1, 1024), None, "Compilers at once.", "-j, --jobs", None, None, _BUILD, unset="the cores"),
     Setting(
         "toolkit",
@@ -327,7 +328,7 @@ SETTINGS: tuple[Setting, ...] = (
         "builds",
         PATH,
         None,
-        "Folder for objects and logs, one folder a cell.",
+        "Folder for objects and logs, one folder a cell and key.",
         "--builds",
         None,
         None,
