@@ -25,6 +25,18 @@ DEADLINE_S = 30.0  # a cold disk and a busy machine; a sound library answers in 
 _MAX_ANSWER_BYTES = 1 << 20
 _CLEAN_EXIT = "exit code 0"
 
+# A process that an exception ends on Windows has its code for an exit code.
+_FIRST_EXCEPTION = 0xC0000000
+_EXCEPTIONS = {
+    0xC0000005: "access violation",
+    0xC000001D: "illegal instruction",
+    0xC0000094: "integer division by zero",
+    0xC0000096: "privileged instruction",
+    0xC00000FD: "stack overflow",
+    0xC0000374: "damaged heap",
+    0xC0000409: "fail-fast exception",
+}
+
 # -I keeps the current folder, PYTHONPATH and user site out; the parent's own search path is handed over instead.
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -69,10 +81,15 @@ def probe_library(
     if ended.end == "not started":
         return Answer({}, "not started", ended.errors)
     steps = _parse_steps(ended.output)
+    crash = steps.pop("crash", None)
     if ended.end == "timeout":
         return Answer(steps, "timeout", f"no answer within {deadline_s:g} s")
     if ended.end == "signal":
         return Answer(steps, "signal", _signal_name(ended.code))
+    if crash is not None:
+        return Answer(steps, "signal", _EXCEPTIONS.get(crash.get("code", 0)) or str(crash.get("text")))
+    if ended.code >= _FIRST_EXCEPTION:
+        return Answer(steps, "signal", _EXCEPTIONS.get(ended.code, f"exception {ended.code:#010x}"))
     last = ended.errors.splitlines()[-1] if ended.errors else ""
     if ended.code == 0:
         return Answer(steps, "exit", _CLEAN_EXIT)

@@ -31,6 +31,7 @@ def pe_library(*, machine: int = 0x8664, traits: int = 0x2022, names: tuple[str,
     section = bytes(imports + text)
     optional = bytearray(112 + 16 * 8)
     struct.pack_into("<H", optional, 0, 0x20B)
+    struct.pack_into("<I", optional, 108, 16)  # the directories that follow
     struct.pack_into("<II", optional, 112 + 8, 0x1000, len(imports))
     offset = 64 + 24 + len(optional) + 40
     file = struct.pack("<4sHHIIIHH", b"PE\0\0", machine, 1, 0, 0, 0, len(optional), traits)
