@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coli.backends.child import run_child
+from coli.backends.child import Ended, run_child
 
-__all__ = ["LOADER_VERSION", "Answer", "cache_key", "probe_library", "read_cached", "write_cached"]
+__all__ = ["LOADER_VERSION", "Answer", "cache_key", "decide_answer", "probe_library", "read_cached", "write_cached"]
 
 # Raised when gates or canary change their meaning: older cached answers are then not asked for.
 LOADER_VERSION = 3
@@ -78,6 +78,11 @@ def probe_library(
         environment=environment,
         folder=path.anchor,
     )
+    return decide_answer(ended, deadline_s)
+
+
+def decide_answer(ended: Ended, deadline_s: float) -> Answer:
+    """Return what a child's output and its end say together. Pure."""
     if ended.end == "not started":
         return Answer({}, "not started", ended.errors)
     steps = _parse_steps(ended.output)
