@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from building import Build, build_backends
+from building import ROOT, Build, build_backends
+from fetched import fetch_numpy, fetch_python
 from mingw import COMPILER, CROSS, PREFIX, require
 from stubs import SOURCE, write_manifest
-from wine import SERVER, WINE, Wine, fetch_python
+from wine import SERVER, WINE, Wine
 
 from coli.backends.abi import HEADER
+
+HERE = Path(__file__).resolve().parent
 
 
 @pytest.fixture(scope="session")
@@ -56,20 +59,38 @@ def wine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wine]:
 
 @pytest.fixture(scope="session")
 def windows_python(wine: Wine, request: pytest.FixtureRequest) -> Path:
-    """Return python.exe in that Windows, with coli and the two packages that the loader needs in C:\\site."""
+    """Return the folder of CPython for Windows; C:\\site has coli, numpy and what the loader needs."""
     cache: Any = request.config.cache
+    folder = Path(cache.mkdir("windows"))
     try:
-        source = fetch_python(Path(cache.mkdir("windows")))
+        python, numpy = fetch_python(folder), fetch_numpy(folder)
     except (OSError, subprocess.SubprocessError) as error:
         pytest.skip(f"not run: no CPython for Windows: {error}")
-    shutil.copytree(source, wine.drive / "python")
+    site = wine.drive / "site"
+    shutil.copytree(numpy, site)
     import archspec
     import platformdirs
 
     import coli
 
     for package in (coli, archspec, platformdirs):
-        folder = Path(str(package.__file__)).parent
-        ignore = shutil.ignore_patterns("__pycache__", "*.so", "lib", "data" if package is coli else "")
-        shutil.copytree(folder, wine.drive / "site" / folder.name, ignore=ignore)
-    return wine.drive / "python" / "python.exe"
+        source = Path(str(package.__file__)).parent
+        ignore = shutil.ignore_patterns("__pycache__", "*.so", "lib", *(["data"] if package is coli else []))
+        shutil.copytree(source, site / source.name, ignore=ignore)
+    for script in ("on_windows.py", "host_on_windows.py"):
+        shutil.copyfile(HERE / script, site / script)
+    return python
+
+
+@pytest.fixture(scope="session")
+def host(wine: Wine, windows_python: Path) -> Path:
+    """Return the host extension, cross-compiled with the flags of its CMake project, where coli imports it from."""
+    import pybind11
+
+    sources = [ROOT / "backends" / "host" / name for name in ("host.cpp", "state.cpp", "exact.cpp")]
+    target = wine.drive / "site" / "coli" / "backends" / "_host.cp313-win_amd64.pyd"
+    flags = ["-std=c++17", "-O1", "-fvisibility=hidden", "-ffp-contract=off", "-fno-fast-math"]
+    includes = [pybind11.get_include(), windows_python / "include", HEADER.parent]
+    command = [require(COMPILER), *flags, "-shared", "-static", "-s", *(f"-I{folder}" for folder in includes)]
+    subprocess.run([*command, *sources, f"-L{windows_python / 'libs'}", "-lpython313", "-o", target], check=True)
+    return target

@@ -20,7 +20,6 @@ from coli.backends.cpu_level import cpu_level
 pytestmark = pytest.mark.full
 
 REAL = "real Größe 雪"
-HERE = Path(__file__).resolve().parent
 LATE = ("open", "handshake", "slots", "canary")
 
 # A 32-bit DLL without a 32-bit compiler: the assembler knows the instructions, the script is for the linker.
@@ -104,17 +103,9 @@ def answers(
     house("changed", build_dll()).write_bytes(build_dll().read_bytes() + b"\0")
     house("open file", build_dll()).chmod(0o666)
     house("open folder", build_dll()).parent.chmod(0o777)
-    script = wine.drive / "site" / "on_windows.py"
-    shutil.copyfile(HERE / "on_windows.py", script)
-    done = wine.run(
-        windows_python,
-        "-X",
-        "utf8",
-        wine.windows_path(script),
-        wine.windows_path(houses),
-        deadline_s=300,
-        folder=wine.drive,
-    )
+    script, house_names = wine.windows_path(wine.drive / "site" / "on_windows.py"), wine.windows_path(houses)
+    program = windows_python / "python.exe"
+    done = wine.run(program, "-X", "utf8", script, house_names, deadline_s=300, folder=wine.drive)
     assert done.returncode == 0, done.stderr.decode("utf-8", "replace")[-3000:]
     document: dict[str, Any] = json.loads(done.stdout)
     return document
