@@ -4,6 +4,8 @@ python host_on_windows.py LIBRARIES VECTORS INPUT OUTPUT: replays a vector file 
 the host's own double code gives for INPUT (an .npz with x, frequencies) to OUTPUT.
 """
 
+# ruff: noqa: E402  numpy cannot be imported before the runtime is complete
+
 from __future__ import annotations
 
 import ctypes
