@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import struct
 import sys
 from collections.abc import Sequence
@@ -100,7 +101,7 @@ def who_may(grants: Sequence[Grant] | None, rights: int, groups: dict[str, str])
 def probe_grants(path: Path) -> tuple[Grant, ...] | None:
     """Return the access list of a file or folder, None for one without a list. Raises OSError."""
     if sys.platform != "win32":
-        raise OSError("access control lists are those of Windows")
+        raise OSError(errno.ENOSYS, "access control lists are those of Windows")
     security, kernel = ctypes.WinDLL("advapi32"), ctypes.WinDLL("kernel32")
     acl, descriptor = ctypes.c_void_p(), ctypes.c_void_p()
     code = security.GetNamedSecurityInfoW(
@@ -121,6 +122,6 @@ def probe_grants(path: Path) -> tuple[Grant, ...] | None:
         size = struct.unpack_from("<H", ctypes.string_at(acl.value, 8), 2)[0]
         return parse_acl(ctypes.string_at(acl.value, size))
     except ValueError as error:
-        raise OSError(f"the access list of {path}: {error}") from None
+        raise OSError(errno.EINVAL, f"its access list is damaged: {error}") from None
     finally:
         kernel.LocalFree(descriptor)

@@ -19,18 +19,20 @@ from typing import Any
 sys.path.insert(0, "C:\\site")
 
 
-def complete_runtime() -> None:
-    """Write into wine 8's C runtime the one function that numpy wants when it is imported and that is a stub there.
+# An _Fcomplex is a structure of two floats and comes in rcx: movd xmm0, ecx; ret. And: shift it by 32 first.
+_STUBS = {"crealf": "66 0f 6e c1 c3", "cimagf": "48 89 c8 48 c1 e8 20 66 0f 6e c0 c3"}
 
-    float crealf(_Fcomplex): movd xmm0, ecx; ret. The argument is a structure of 8 bytes, passed in rcx.
-    """
+
+def complete_runtime() -> None:
+    """Write into wine 8's C runtime the functions that numpy calls when it is imported and that are stubs there."""
     if not hasattr(ctypes.WinDLL("ntdll"), "wine_get_version"):
         return
-    code, before = bytes.fromhex("66 0f 6e c1 c3"), ctypes.c_uint32()
-    address = ctypes.cast(ctypes.WinDLL("ucrtbase").crealf, ctypes.c_void_p)
-    if not ctypes.WinDLL("kernel32").VirtualProtect(address, len(code), 0x40, ctypes.byref(before)):
-        raise ctypes.WinError()
-    ctypes.memmove(address, code, len(code))
+    for name, text in _STUBS.items():
+        code, before = bytes.fromhex(text), ctypes.c_uint32()
+        address = ctypes.cast(getattr(ctypes.WinDLL("ucrtbase"), name), ctypes.c_void_p)
+        if not ctypes.WinDLL("kernel32").VirtualProtect(address, len(code), 0x40, ctypes.byref(before)):
+            raise ctypes.WinError()
+        ctypes.memmove(address, code, len(code))
 
 
 complete_runtime()
