@@ -95,9 +95,7 @@ def sources_of(plan: Plan) -> dict[str, str]:
     backends = plan.source.parent
     own = ("deepgemm",) if plan.cell.flavour == "deepgemm" else ()
     folders = dict.fromkeys((*(backends / name for name in (*_SHARED_SOURCES, *own)), plan.source))
-    return {
-        str(path): file_sha256(path) for folder in folders if folder.is_dir() for path in _sources_in(folder)
-    }
+    return {str(path): file_sha256(path) for folder in folders if folder.is_dir() for path in _sources_in(folder)}
 
 
 def combined_sha256(plan: Plan, sources: Mapping[str, str]) -> str:
