@@ -125,6 +125,21 @@ def test_a_read_that_fails_is_repeated_buffered_from_where_it_stopped(
     assert len(system.reads) == first_bad
 
 
+def test_two_files_of_one_file_system_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system = System(monkeypatch)
+    told: list[tuple[str, str]] = []
+    reader = DirectReader(lambda subject, reason: told.append((subject, reason)))
+    files = [tmp_path / "1.safetensors", tmp_path / "2.safetensors"]
+    for file in files:
+        file.write_bytes(bytes(1 << 20))
+        assert reader.read(file, 0, [memoryview(bytearray(1 << 20))]) == 1 << 20
+    system.fail = lambda number: errno.EINVAL
+    for file in files:
+        assert reader.read(file, 0, [memoryview(bytearray(1 << 20))]) == 0
+    assert len(told) == 1
+    reader.close()
+
+
 @pytest.mark.parametrize("short", [4097, 8192, 70001])
 def test_short_reads_go_on_where_they_stopped(
     model: tuple[Path, dict[str, Bytes]], monkeypatch: pytest.MonkeyPatch, short: int

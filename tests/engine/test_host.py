@@ -102,6 +102,16 @@ def test_a_container_of_version_1_sees_its_own_group_where_the_hierarchy_is_moun
     assert seen(probe_host_memory(machine(tmp_path, files))) == (3 * GIB, 2 * GIB, "cgroup1", "/kubepods/pod1/c1")
 
 
+def test_a_group_inside_of_a_container_is_below_what_is_mounted(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "9:memory:/docker/c1/inner\n",
+        "proc/self/mountinfo": "40 30 0:30 /docker/c1 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
+        CGROUP + "memory/inner/memory.limit_in_bytes": str(2 * GIB),
+        CGROUP + "memory/inner/memory.usage_in_bytes": str(GIB),
+    }
+    assert seen(probe_host_memory(machine(tmp_path, files))) == (2 * GIB, GIB, "cgroup1", "/docker/c1/inner")
+
+
 def test_hybrid_machines_have_the_controller_in_version_1(tmp_path: Path) -> None:
     files = {
         "proc/self/cgroup": "5:memory:/x\n0::/x\n",
