@@ -111,3 +111,19 @@ def test_no_library(tmp_path: Path) -> None:
     for path in (tmp_path / "text.so", tmp_path / "absent.so", tmp_path):
         (problem,) = audit_library(path, None)
         assert problem.startswith("it cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (fatbin(["sm_86", "sm_90"]) + fatbin(["sm_120a"]), ""),
+        (fatbin(["sm_86", "sm_90"]) + fatbin(["sm_86", "sm_90"]), "missing sm_120a"),
+        (fatbin(["sm_86", "sm_90"]) + fatbin(["sm_86"]) + fatbin(["sm_120a"]), "a part of its device code lacks sm_90"),
+        (fatbin(["sm_86", "sm_90", "sm_120a"]), "no part of its device code is for sm_120a alone"),
+    ],
+)
+def test_a_flavour_has_a_part_of_its_own(tmp_path: Path, code: bytes, says: str) -> None:
+    library = build(tmp_path, QUERY, code=code)
+    problems = audit_library(library, targets("sm_86", "sm_90"), Target(120, "a"))
+    assert len(problems) == (1 if says else 0)
+    assert all(says in problem for problem in problems)

@@ -57,6 +57,7 @@ def planned(cell: str, backends: Path, **variables: str) -> Plan | Refused:
             cache_folder(),
             wants_cuda=True,
             names_deepgemm="deepgemm" in cell,
+            tensor_cores_for=frozenset(),
             tell=print,
         )
     except ColiError as error:

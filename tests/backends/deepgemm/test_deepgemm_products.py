@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from pathlib import Path
 
 import cases
 import native
 import numpy as np
 import pytest
+from cuda_building import build_fake_cublas
+from deepgemm_building import build_stand_in
 from numpy.typing import NDArray
 
 FLOATS = NDArray[np.float32]
@@ -208,6 +211,23 @@ def test_shapes_and_places_that_are_not_served(context: native.Context) -> None:
     assert declined(context, bound, 64).code == PLACE
     said = declined(context, bind(context, make.weight(native.FP8, 4096, 32)), 32, tokens=700)  # results of 11 MB
     assert said.code == MEMORY and "700 tokens need" in said.text
+
+
+@pytest.mark.full
+def test_what_deepgemm_declines_cublaslt_may_take(tmp_path: Path) -> None:
+    """In a library with both, cuBLASLt played: 96 columns of FP4 are served; else the reason is DeepGEMM's."""
+    ctypes.CDLL(str(build_fake_cublas(tmp_path)))
+    library = native.Library(build_stand_in(tmp_path, block_scale=True))
+    make = cases.Maker(11)
+    weight, x = make.weight(native.FP4, 32, 96), make.floats(5, 96)
+    y = np.zeros((5, 32), np.float32)
+    with native.Context(library, device=CARD) as context:
+        context.stage(NAMES[native.FP4], bind(context, weight), x, 1, y)
+        judge(weight, x, 1, y)
+        assert declined(context, bind(context, make.weight(native.FP8, 4, 0)), 0).text == "a product without columns"
+    with native.Context(library, device=HOPPER) as context:
+        said = declined(context, bind(context, weight), 96)
+    assert said.text == "device 7 has compute capability 9.0; DeepGEMM's kernels are for 12.0"
 
 
 @pytest.mark.parametrize(
