@@ -197,9 +197,9 @@ def test_a_nan_code_of_the_weight_stays_one(context: native.Context) -> None:
 
 
 def test_weight_and_activations_come_in_pieces(context: native.Context, fake: Fake) -> None:
-    """10 MiB of workspace hold 128 rows of this weight, and not all tokens of x, at a time."""
+    """10 MiB of workspace hold 256 rows of this weight beside the scratch, and not all tokens of x, at a time."""
     make = cases.Maker(8)
-    rows, cols, tokens = 272, 32768, 70
+    rows, cols, tokens = 400, 19968, 112
     spec, x = make.weight(native.FP4, rows, cols), make.floats(tokens, cols)
     before = fake.count(2)
     y = np.zeros((tokens, rows), np.float32)
@@ -207,7 +207,7 @@ def test_weight_and_activations_come_in_pieces(context: native.Context, fake: Fa
     weight = reference.decode_weight(native.FP4, rows, cols, spec.codes, spec.scales)
     want = rounded(x, 1)[2] @ weight.T
     assert np.abs(y - want).max() <= 2.0**-23 * np.abs(want).max()
-    assert fake.count(2) - before == 3
+    assert fake.count(2) - before == 2
 
 
 def test_matrices_on_the_device(context: native.Context) -> None:

@@ -62,6 +62,10 @@ def test_shakes_hands_and_refuses_politely_without_a_driver(cuda_library: Path) 
     ("options", "text"),
     [
         ((), "there is no default"),
+        (
+            ("-DCMAKE_CUDA_ARCHITECTURES=80", "-DCOLI_NO_TC=OFF", "-DCOLI_CUBLAS_INCLUDE=/no where"),
+            "COLI_NO_TC is OFF and /no where has no cublasLt.h",
+        ),
         (("-DCMAKE_CUDA_ARCHITECTURES=80", "-DCOLI_FLAVOUR=fast"), "COLI_FLAVOUR is fast, expected generic"),
         (
             ("-DCMAKE_CUDA_ARCHITECTURES=80", "-DCOLI_FLAVOUR=deepgemm"),
