@@ -77,6 +77,7 @@ def test_engine_settings_reach_open(run: Any, model: Any) -> None:
         "prefill_chunk": 128,
         "ram": 2 << 30,
         "vram": 1 << 30,
+        "io": "auto",
         "backend": "cpu-portable",
         "plugins": None,
         "text": True,
