@@ -8,14 +8,15 @@ from kinds_driver import probe
 from prepared import Prepared
 
 from coli.backends.devices import memory_pools
-from coli.engine.host_memory import probe_host_memory, ram_budget_bytes
+from coli.doctor.facts.memory import probe_memory
 
 
 def memory_facts(machine: Prepared) -> dict[str, Any]:
-    memory = probe_host_memory(machine.root)
+    facts = probe_memory(machine.root)
+    memory = facts.host
     pools = memory_pools(probe(machine))
     # What a plan may hand out of the system's pool, and for a unified one that is all there is.
-    base = ram_budget_bytes(memory, 0)
+    base = facts.budget_bytes.value
     system = pools[0]
     dedicated = sum(pool.free_bytes.value or 0 for pool in pools[1:])
     return {
@@ -31,8 +32,9 @@ def memory_facts(machine: Prepared) -> dict[str, Any]:
         "pool_count": len(pools),
         "pool_total_bytes": system.total_bytes.value,
         "pool_free_bytes": system.free_bytes.value,
-        "sum_of_all_allocations": base + dedicated,
-        "gpu_tier_plus_ram_le_pool": system.free_bytes.value is not None and base <= system.free_bytes.value,
+        "sum_of_all_allocations": None if base is None else base + dedicated,
+        "gpu_tier_plus_ram_le_pool": None not in (base, system.free_bytes.value)
+        and (base or 0) <= (system.free_bytes.value or 0),
     }
 
 
