@@ -73,7 +73,9 @@ def read_values(headers: Sequence[Header], progress: Callable[[int, int], None] 
         pending: set[Future[None]] = {pool.submit(_read_shard, shard, stop) for shard in shards}
         try:
             while pending:
-                _, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+                done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+                for future in done:
+                    future.result()
                 if progress is not None:
                     progress(sum(shard.read_bytes for shard in shards), total)
         finally:
@@ -121,6 +123,8 @@ def _read_shard(shard: _Shard, stop: threading.Event) -> None:
                 if count == 0:
                     shard.error = f"the file ends at byte {at}"
                     break
+                cut = _cut_element(tensors, offsets, at + count)
+                count -= cut if at + count < end and cut < count else 0
                 block = buffer[:count]
                 run = _find_zeros(block, at, run, shard.zeros)
                 for info in _tensors_in(tensors, offsets, at, at + count):
@@ -179,6 +183,12 @@ def _tensors_in(tensors: Sequence[TensorInfo], offsets: Sequence[int], first: in
     while number < len(tensors) and tensors[number].offset < last:
         yield tensors[number]
         number += 1
+
+
+def _cut_element(tensors: Sequence[TensorInfo], offsets: Sequence[int], end: int) -> int:
+    """Return how many bytes before ``end`` begin an element that goes on behind it (the widest have 8 bytes)."""
+    info = tensors[max(0, bisect.bisect_right(offsets, end) - 1)]
+    return (end - info.offset) % 8 if info.offset < end < info.offset + info.nbytes else 0
 
 
 def _samples(info: TensorInfo, block: Bytes, at: int) -> Iterator[Bytes]:

@@ -15,7 +15,7 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coli.engine.safetensors import DTYPE_BITS, read_header
+from coli.engine.safetensors import DTYPE_BITS, examine_header, read_header
 from coli.errors import CheckpointError
 
 CASES = Path(__file__).parent.parent / "cases"
@@ -261,6 +261,37 @@ def test_never_raises_anything_else_on_damaged_files(
 @given(content=st.binary(max_size=200))
 def test_never_raises_anything_else_on_random_bytes(file: Path, content: bytes) -> None:
     assert isinstance(ours(file, content), str) == (reference(content) is None)
+
+
+def spans(*offsets: tuple[int, int]) -> bytes:
+    return json.dumps(
+        {
+            f"t{n}": {"dtype": "U8", "shape": [max(0, last - first)], "data_offsets": [first, last]}
+            for n, (first, last) in enumerate(offsets)
+        }
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    ("offsets", "size", "codes"),
+    [
+        # a tensor inside another does not hide where the other ends
+        (((0, 10), (2, 4), (10, 12)), 12, ["overlap"]),
+        (((0, 10), (2, 4), (3, 6), (10, 12)), 11, ["overlap", "overlap", "truncated"]),
+        # a wild offset is one fault, not missing bytes as well
+        (((0, 4), (2**40, 2**40 + 4)), 4, ["hole"]),
+        (((0, 4), (8, 6)), 4, ["offsets"]),
+        (((0, 4), (4, 8)), 9, ["trailing-bytes"]),
+        (tuple((0, 4) for _ in range(50)), 4, ["overlap"] * 20 + ["header"]),
+    ],
+)
+def test_every_fault_of_a_header_is_told_once(
+    file: Path, offsets: tuple[tuple[int, int], ...], size: int, codes: list[str]
+) -> None:
+    file.write_bytes(frame(spans(*offsets), bytes(size)))
+    _, problems = examine_header(file)
+    assert [problem.code.removeprefix("checkpoint.") for problem in problems] == codes
+    assert ours(file, file.read_bytes()) == problems[0].code
 
 
 @pytest.mark.parametrize("length", [2**63 - 1, 2**64 - 1, 100_000_001, 99_999_999, 2**40])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from coli.doctor.facts import values
 from coli.doctor.facts.values import Values, read_values
-from coli.engine.safetensors import read_header
+from coli.engine.safetensors import examine_header, read_header
 
 MIB = 1 << 20
 
@@ -98,7 +99,7 @@ def test_large_tensors_are_sampled_at_fixed_places_and_scales_completely(tmp_pat
 
 def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
-    data = {}
+    data: dict[str, tuple[str, bytes]] = {"odd": ("U8", b"\1\2\3")}
     for number, dtype in enumerate(BAD):
         raw = bytearray(rng.integers(0, 256, 40_000, dtype=np.uint8).tobytes())
         raw[8000:8000] = bytes(100_000 + 8 * number)
@@ -111,6 +112,36 @@ def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert counted == [p.data["tensors"] for p in whole.problems if p.code == "checkpoint.scale-code"]
     zeros = [p for p in read(path).problems if p.code == "checkpoint.zero-stretch"]
     assert len(zeros) == len(BAD)
+
+
+def test_pages_that_only_begin_with_zeros(tmp_path: Path) -> None:
+    data = ones(400_000)
+    for at in range(0, len(data), 4096):
+        data[at : at + 4095] = bytes(4095)
+    assert read(write(tmp_path / "a.safetensors", {"a": ("I8", bytes(data))})).problems == ()
+
+
+def test_a_file_that_ends_inside_of_an_element(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.safetensors", {"odd": ("U8", b"\1"), "a": ("F32", b"\0\0\xc0\x7f" * 10)})
+    os.truncate(path, path.stat().st_size - 3)
+    header, problems = examine_header(path)
+    assert header is not None and [problem.code for problem in problems] == ["checkpoint.truncated"]
+    (found,) = read_values([header]).problems
+    assert found.data["tensors"] == {"a": 9}
+
+
+def test_a_hole_that_ends_inside_of_an_element(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "BLOCK_BYTES", 64 << 10)
+    raw = json.dumps({"w": {"dtype": "F32", "shape": [1 << 16], "data_offsets": [0, 1 << 18]}}).encode()
+    raw += b" " * (-(8 + len(raw)) % 4 + 3)  # pages do not begin where elements do
+    path = tmp_path / "a.safetensors"
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(raw)) + raw)
+        file.truncate(8 + len(raw) + (1 << 18))
+        file.seek(-8, os.SEEK_END)
+        file.write(b"\0\0\xc0\x7f" * 2)
+    (wrong,) = (problem for problem in read(path).problems if problem.code == "checkpoint.not-finite-weight")
+    assert wrong.data["tensors"] == {"w": 2}
 
 
 def zeros(tmp_path: Path, tensors: dict[str, tuple[str, bytes]]) -> list[str]:
