@@ -77,7 +77,7 @@ def cases(session: nox.Session) -> None:
 
 @nox.session
 def build(session: nox.Session) -> None:
-    """Build backend libraries for this machine: `-- --cell ID | --list | --json | --explain ID | --all | -j N`."""
+    """Build backend libraries for this machine: `-- --cell ID | --list | --json | --explain ID | --all | --tag T`."""
     _run_build(session, *session.posargs)
 
 
@@ -105,7 +105,7 @@ def lint(session: nox.Session) -> None:
         ("ruff", "format", "--check", "."),
         ("clang-format", "--dry-run", "--Werror", *_native_sources()),
         ("mypy", "--strict", "-p", "coli"),
-        ("mypy", "--strict", "noxfile.py", "ci/not_run.py", "ci/write_docs.py", "bench/synthetic.py"),
+        ("mypy", "--strict", "noxfile.py", "ci/not_run.py", "ci/write_docs.py", "ci/package.py", "bench/synthetic.py"),
     ]
     failed = []
     for check in checks:  # all of them: one mistake must not hide the others
@@ -128,9 +128,18 @@ def format_(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Write the tables of docs/ again: settings in guide.md, slots in abi.md."""
+    """Write the tables of docs/ again: settings in guide.md, slots in abi.md, the matrix in build.md."""
     _install_package(session)
     session.run("python", "ci/write_docs.py")
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Make sdist and wheel in dist/, with checksums; then install the wheel in an environment of its own and try it."""
+    session.install("--require-hashes", "-r", "ci/requirements-test.txt", "-r", "ci/requirements-package.txt")
+    session.run("python", "ci/package.py", "dist")
+    session.install("--no-deps", "--force-reinstall", *sorted(map(str, (ROOT / "dist").glob("*.whl"))))
+    session.run("pytest", "-q", "-m", "full", "tests/test_package.py", *session.posargs)
 
 
 @nox.session
@@ -144,7 +153,7 @@ def bench(session: nox.Session) -> None:
 def lock(session: nox.Session) -> None:
     """Pin the requirements again, with hashes, for Python 3.10 and later on every platform."""
     session.install("uv")
-    for name in ("test", "lint"):
+    for name in ("test", "lint", "package"):
         source, target = f"ci/requirements-{name}.in", f"ci/requirements-{name}.txt"
         options = ("--universal", "--python-version", "3.10", "--generate-hashes", "--no-header", "--no-annotate")
         session.run("uv", "pip", "compile", "--quiet", *options, *session.posargs, source, "-o", target)

@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,17 @@ from coli.backends.vectors import read_vectors
 
 __all__ = ["main", "open_library", "query_table"]
 
+# Of LoadLibraryExW: what the library needs comes from its own folder and from System32, never from PATH, the
+# program's folder or the current one.
+_LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR = 0x0100
+_LOAD_LIBRARY_SEARCH_SYSTEM32 = 0x0800
+
 
 def open_library(path: Path) -> ctypes.CDLL:
     """Open a library by its absolute path; ctypes never closes it. Raises OSError."""
-    return ctypes.CDLL(str(path), mode=0 if sys.platform == "win32" else os.RTLD_NOW | os.RTLD_LOCAL)
+    if sys.platform == "win32":
+        return ctypes.CDLL(str(path), winmode=_LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR | _LOAD_LIBRARY_SEARCH_SYSTEM32)
+    return ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
 
 
 def query_table(library: ctypes.CDLL) -> int | None:
@@ -37,10 +45,16 @@ def query_table(library: ctypes.CDLL) -> int | None:
 
 
 def _keep_quiet() -> int:
-    """Keep the pipe to the parent for us: what the library prints goes to standard error. Returns the descriptor."""
+    """Keep the pipe to the parent for us: what the library prints goes to standard error. Returns the descriptor.
+
+    No core file, and no dialog box that waits for somebody to click it.
+    """
     channel = os.dup(1)
     os.dup2(2, 1)
-    if sys.platform != "win32":
+    if sys.platform == "win32":
+        # SEM_FAILCRITICALERRORS (a missing dependency), SEM_NOGPFAULTERRORBOX (a crash), SEM_NOOPENFILEERRORBOX.
+        ctypes.WinDLL("kernel32").SetErrorMode(0x0001 | 0x0002 | 0x8000)
+    else:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -58,6 +72,17 @@ def main(arguments: list[str]) -> int:
         os.write(channel, json.dumps({"step": step, **facts}).encode() + b"\n")
 
     tell("start")
+    try:
+        return _probe(arguments, tell)
+    except OSError as error:
+        if sys.platform != "win32":
+            raise
+        # There ctypes makes an OSError of what would be a signal elsewhere; nothing here is sound any more.
+        tell("crash", code=(error.winerror or 0) & 0xFFFFFFFF, text=str(error))
+        os._exit(1)
+
+
+def _probe(arguments: list[str], tell: Callable[..., None]) -> int:
     try:
         library = open_library(Path(arguments[0]))
     except OSError as error:

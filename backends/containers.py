@@ -280,7 +280,9 @@ def _read_pe(window: Window) -> Container:
         raise ContainerError("damaged", f"{what} lies outside the sections")
 
     needed: list[str] = []
-    imports = struct.unpack_from("<I", optional, directories_at + 8)[0] if optional_size >= directories_at + 16 else 0
+    imports = 0
+    if optional_size >= directories_at + 16 and struct.unpack_from("<I", optional, directories_at - 4)[0] > 1:
+        imports = struct.unpack_from("<I", optional, directories_at + 8)[0]
     if imports:
         at = locate(imports, "the import table")
         for _ in range(_MAX_NEEDED + 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,9 +74,27 @@ def _archspec_flags() -> frozenset[str] | None:
     try:
         from archspec import cpu as archspec_cpu
 
-        return frozenset(archspec_cpu.host().features)
+        flags = frozenset(archspec_cpu.host().features)
+        if sys.platform == "win32":
+            import ctypes
+
+            kernel = ctypes.WinDLL("kernel32")
+            kernel.GetEnabledXStateFeatures.restype = ctypes.c_uint64
+            return saved_flags(flags, kernel.GetEnabledXStateFeatures())
+        return flags
     except Exception:  # whatever fails in a foreign probe, the answer is "not known"
         return None
+
+
+def saved_flags(flags: frozenset[str], enabled: int) -> frozenset[str]:
+    """Return the flags whose registers the system saves.
+
+    ``enabled``: XCR0, as GetEnabledXStateFeatures has it: bits 1 and 2 for AVX, 5 to 7 more for AVX-512. CPUID alone
+    shows what the processor has, also where a hypervisor or a boot option keeps the system from saving it.
+    """
+    if enabled & 0x06 != 0x06:
+        return flags - _V4 | (flags & {"bmi1", "bmi2", "abm", "movbe"})
+    return flags if enabled & 0xE0 == 0xE0 else flags - (_V4 - _V3)
 
 
 def decide_levels(machine: str, flags: frozenset[str] | None) -> tuple[str, ...]:
@@ -95,7 +114,9 @@ def cpu_level(root: Path = Path("/"), machine: str | None = None) -> Cpu:
     name = normal_machine(machine or platform.machine())
     flags: frozenset[str] | None = None
     if name == "x86_64":
-        flags = _linux_flags(root)
+        # On Windows "/" is the root of the current drive, where anyone may make a folder proc.
+        if sys.platform != "win32" or root != Path("/"):
+            flags = _linux_flags(root)
         if flags is None and root == Path("/"):
             flags = _archspec_flags()
     return Cpu(name, flags, decide_levels(name, flags))

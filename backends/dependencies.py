@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from coli.backends.containers import Container, ContainerError, read_container
 
 __all__ = ["Closure", "cached_names", "resolve_closure"]
 
 _MAX_LIBRARIES = 128
+_MAX_ENTRIES = 20_000  # of one folder: System32 has about 5000
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _DEFAULT_FOLDERS = ("lib", "usr/lib", "lib64", "usr/lib64", "usr/local/lib")
 
@@ -67,20 +69,97 @@ def _elf_folders(root: Path, machine: str) -> list[Path]:
     return folders
 
 
-def _pe_is_system(name: str, root: Path) -> bool:
-    lower = name.lower()
-    if lower.startswith(("api-ms-win-", "ext-ms-")):  # sets that Windows maps by itself
-        return True
-    return any((root / "Windows" / folder / name).is_file() for folder in ("System32", "system32"))
+class _System32:
+    """The folder of Windows' own libraries below a root. Names have no case, also where a replayed root has one."""
+
+    def __init__(self, root: Path) -> None:
+        self._names: dict[str, Path] | None = None
+        if sys.platform == "win32" and root == Path("/"):
+            buffer = ctypes.create_unicode_buffer(260)
+            ctypes.WinDLL("kernel32").GetSystemDirectoryW(buffer, len(buffer))
+            self.folder = Path(buffer.value)
+        else:
+            windows = _entries(root).get("windows", root / "Windows")
+            self.folder = _entries(windows).get("system32", windows / "System32")
+
+    def find(self, name: str) -> Path | None:
+        if sys.platform == "win32":
+            return self.folder / name if (self.folder / name).is_file() else None
+        if self._names is None:
+            self._names = _entries(self.folder)
+        return self._names.get(name.lower())
+
+
+def _entries(folder: Path) -> dict[str, Path]:
+    try:
+        return {entry.name.lower(): entry for _, entry in zip(range(_MAX_ENTRIES), folder.iterdir(), strict=False)}
+    except OSError:
+        return {}
+
+
+def _loaded_module(name: str, root: Path) -> Path | None:
+    """Return where a library lies that this process has open under this name: Windows takes it before it searches."""
+    if sys.platform != "win32" or root != Path("/"):
+        return None
+    kernel = ctypes.WinDLL("kernel32")
+    kernel.GetModuleHandleW.restype = ctypes.c_void_p
+    kernel.GetModuleHandleW.argtypes = [ctypes.c_wchar_p]
+    kernel.GetModuleFileNameW.argtypes = [ctypes.c_void_p, ctypes.c_wchar_p, ctypes.c_uint32]
+    handle = kernel.GetModuleHandleW(name)
+    buffer = ctypes.create_unicode_buffer(32768)
+    if not handle or not kernel.GetModuleFileNameW(handle, buffer, len(buffer)):
+        return None
+    return Path(buffer.value)
+
+
+def _resolve_dll(path: Path, container: Container, root: Path) -> Closure:
+    """Resolve as LoadLibraryExW does with the flags of `_probe.open_library`.
+
+    Open libraries by name, sets that Windows maps by itself, the folder of ``path``, System32; for the dependencies of
+    dependencies too. Neither PATH nor the current folder.
+    """
+    system = _System32(root)
+    searched = (str(path.parent), str(system.folder))
+    found: dict[str, str] = {}
+    missing: list[tuple[str, str]] = []
+    seen: set[str] = set()
+    queue: list[tuple[Path, Container]] = [(path, container)]
+    while queue:
+        owner, content = queue.pop(0)
+        for name in content.needed:
+            if name.lower() in seen:
+                continue
+            seen.add(name.lower())
+            if len(seen) > _MAX_LIBRARIES:
+                return Closure(found, tuple(missing), searched)
+            if PureWindowsPath(name).name != name:  # a path: no linker writes one, and none is followed
+                missing.append((name, owner.name))
+            elif name.lower().startswith(("api-ms-win-", "ext-ms-")):
+                found[name] = "system"
+            elif (module := _loaded_module(name, root)) is not None:
+                found[name] = str(module)
+            elif _fits(path.parent / name, content):
+                found[name] = str(path.parent / name)
+                try:
+                    queue.append((path.parent / name, read_container(path.parent / name)))
+                except (ContainerError, OSError):
+                    continue  # it was there a moment ago; whether it is sound shows when it is opened
+            elif system.find(name) is not None:
+                found[name] = "system"
+            else:
+                missing.append((name, owner.name))
+    return Closure(found, tuple(missing), searched)
 
 
 def resolve_closure(
     path: Path, container: Container, library_path: Sequence[Path] = (), root: Path = Path("/")
 ) -> Closure:
-    """Resolve what ``path`` needs, and what those need. ``library_path``: folders of LD_LIBRARY_PATH or PATH."""
-    cached = cached_names(root) if container.kind == "elf" else {}
-    mapped = _mapped_names() if container.kind == "elf" and root == Path("/") and sys.platform == "linux" else {}
-    system = _elf_folders(root, container.machine) if container.kind == "elf" else []
+    """Resolve what ``path`` needs, and what those need. ``library_path``: folders of LD_LIBRARY_PATH."""
+    if container.kind == "pe":
+        return _resolve_dll(path, container, root)
+    cached = cached_names(root)
+    mapped = _mapped_names() if root == Path("/") and sys.platform == "linux" else {}
+    system = _elf_folders(root, container.machine)
     found: dict[str, str] = {}
     missing: list[tuple[str, str]] = []
     queue: list[tuple[Path, Container]] = [(path, container)]
@@ -89,16 +168,11 @@ def resolve_closure(
         owner, content = queue.pop(0)
         origin = str(owner.parent)
         own = [Path(p.replace("$ORIGIN", origin).replace("${ORIGIN}", origin)) for p in content.run_path]
-        if content.kind == "pe":
-            own.append(owner.parent)
         for name in content.needed:
             if name in found or any(name == gone for gone, _ in missing):
                 continue
             if len(found) >= _MAX_LIBRARIES:
                 return Closure(found, tuple(missing), tuple(str(folder) for folder in searched))
-            if content.kind == "pe" and _pe_is_system(name, root):
-                found[name] = "system"
-                continue
             target = _locate(name, content, own, library_path, system, cached, mapped, root)
             if target is None:
                 missing.append((name, owner.name))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from coli.backends import windows_access as access
 from coli.backends.abi import QUERY_SYMBOL
 from coli.backends.containers import Container, ContainerError, read_container
 from coli.backends.cpu_level import LEVELS, Cpu, missing_flags
@@ -81,7 +82,7 @@ def check_file(path: Path) -> Finding:
         with path.open("rb"):
             pass
         if sys.platform == "win32":
-            return ok(gate, f"{status.st_size} bytes; who may write it is not known on Windows")
+            return _check_access(path, status.st_size)
         writable = _open_to_others(path, "the file")
         if writable:
             return refused(
@@ -101,6 +102,33 @@ def check_file(path: Path) -> Finding:
     except OSError as error:
         return refused(gate, "unreadable", f"{path}: {error.strerror}", expected="a file that can be read")
     return ok(gate, f"{status.st_size} bytes, only its owner may write it")
+
+
+def _check_access(path: Path, size_bytes: int) -> Finding:
+    """Gate file on Windows: the access lists of the file, its folder and those above."""
+    gate = "file"
+    places = [(path, access.WRITE), (path.parent, access.FOLDER_WRITE)]
+    places += [(folder, access.FOLDER_REPLACE) for folder in path.parent.parents]
+    accounts: str | None = None
+    for place, rights in places:
+        grants = access.probe_grants(place)
+        anyone = access.who_may(grants, rights, access.ANYONE)
+        if anyone is not None:
+            return refused(
+                gate,
+                "writable" if place == path else "folder-writable",
+                f"{anyone} may write {place}" if place == path else f"{anyone} may replace files in {place}",
+                expected="a file and folders that only accounts of this machine may change",
+                fix=f'icacls "{place}" /remove:g *{_sid(anyone)}, or move the backend',
+            )
+        group = access.who_may(grants, rights, access.ACCOUNTS)
+        if group is not None and accounts is None:
+            accounts = f"{group} (every account of this machine) may change {place}"
+    return ok(gate, f"{size_bytes} bytes; {accounts or 'no group of all accounts may change it'}")
+
+
+def _sid(group: str) -> str:
+    return next(sid for sid, name in access.ANYONE.items() if name == group)
 
 
 def check_container(path: Path, cpu: Cpu) -> tuple[Finding, Container | None]:
@@ -133,10 +161,24 @@ def check_dependencies(path: Path, container: Container, library_path: Sequence[
             "missing",
             f"missing: {names}",
             expected="every needed library in " + ", ".join(closure.searched),
-            fix="install the package that has it",
+            fix=_fix_of_missing(container.kind, tuple(name for name, _ in closure.missing)),
         )
     names = ", ".join(sorted(closure.found)) or "nothing"
     return ok(gate, f"needs {names}")
+
+
+def _fix_of_missing(kind: str, names: tuple[str, ...]) -> str:
+    if kind != "elf":
+        if names[0].lower().startswith(("vcruntime", "msvcp", "concrt", "vcomp")):
+            return "install the Microsoft Visual C++ Redistributable"
+        return "put it beside the library; PATH is not searched"
+    runtime = next((name for name in names if name.startswith("libcudart.so.")), None)
+    if runtime is None:
+        return "install the package that has it"
+    return (
+        f"put the folder that has {runtime} (the CUDA {runtime.rpartition('.')[2]} toolkit's, or its pip wheel's) on "
+        "LD_LIBRARY_PATH, or build with a toolkit that has libcudart_static.a, which the library then holds"
+    )
 
 
 def check_manifest(path: Path) -> tuple[Finding, Manifest | None, str | None]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coli.backends.child import run_child
+from coli.backends.child import Ended, run_child
 
-__all__ = ["LOADER_VERSION", "Answer", "cache_key", "probe_library", "read_cached", "write_cached"]
+__all__ = ["LOADER_VERSION", "Answer", "cache_key", "decide_answer", "probe_library", "read_cached", "write_cached"]
 
 # Raised when gates or canary change their meaning: older cached answers are then not asked for.
 LOADER_VERSION = 3
@@ -24,6 +24,18 @@ LOADER_VERSION = 3
 DEADLINE_S = 30.0  # a cold disk and a busy machine; a sound library answers in 0.2 s
 _MAX_ANSWER_BYTES = 1 << 20
 _CLEAN_EXIT = "exit code 0"
+
+# A process that an exception ends on Windows has its code for an exit code.
+_FIRST_EXCEPTION = 0xC0000000
+_EXCEPTIONS = {
+    0xC0000005: "access violation",
+    0xC000001D: "illegal instruction",
+    0xC0000094: "integer division by zero",
+    0xC0000096: "privileged instruction",
+    0xC00000FD: "stack overflow",
+    0xC0000374: "damaged heap",
+    0xC0000409: "fail-fast exception",
+}
 
 # -I keeps the current folder, PYTHONPATH and user site out; the parent's own search path is handed over instead.
 _START = (
@@ -66,13 +78,23 @@ def probe_library(
         environment=environment,
         folder=path.anchor,
     )
+    return decide_answer(ended, deadline_s)
+
+
+def decide_answer(ended: Ended, deadline_s: float) -> Answer:
+    """Return what a child's output and its end say together. Pure."""
     if ended.end == "not started":
         return Answer({}, "not started", ended.errors)
     steps = _parse_steps(ended.output)
+    crash = steps.pop("crash", None)
     if ended.end == "timeout":
         return Answer(steps, "timeout", f"no answer within {deadline_s:g} s")
     if ended.end == "signal":
         return Answer(steps, "signal", _signal_name(ended.code))
+    if crash is not None:
+        return Answer(steps, "signal", _EXCEPTIONS.get(crash.get("code", 0)) or str(crash.get("text")))
+    if ended.code >= _FIRST_EXCEPTION:
+        return Answer(steps, "signal", _EXCEPTIONS.get(ended.code, f"exception {ended.code:#010x}"))
     last = ended.errors.splitlines()[-1] if ended.errors else ""
     if ended.code == 0:
         return Answer(steps, "exit", _CLEAN_EXIT)

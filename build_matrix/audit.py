@@ -25,8 +25,18 @@ _LOCAL = 0
 _EXPORTS = struct.Struct("<24xI4xI")  # of the export directory: the count of names and where they lie
 
 
-def audit_library(library: Path, targets: tuple[Target, ...] | None) -> tuple[str, ...]:
-    """Return what is wrong with a library, nothing when it is as asked for; ``targets`` is None for a CPU library."""
+def audit_library(
+    library: Path,
+    targets: tuple[Target, ...] | None,
+    own: Target | None = None,
+    *,
+    needs: tuple[str, ...] = (),
+) -> tuple[str, ...]:
+    """Return what is wrong with a library, nothing when it is as asked for; ``targets`` is None for a CPU library.
+
+    ``own``: the target of a flavour's kernels, which has a unit of nothing else beside those of all ``targets``.
+    ``needs``: libraries that it was decided to need beside those of the system.
+    """
     try:
         container = read_container(library)
         exported = exported_symbols(library)
@@ -35,15 +45,17 @@ def audit_library(library: Path, targets: tuple[Target, ...] | None) -> tuple[st
         return (f"it cannot be read: {error}",)
     problems = []
     allowed = _ALLOWED[container.kind]
-    strange = [name for name in container.needed if not name.lower().startswith(allowed)]
+    strange = [name for name in container.needed if not name.lower().startswith(allowed) and name not in needs]
     if strange:
         problems.append(f"it needs {', '.join(strange)}, which a machine may not have")
+    if absent := [name for name in needs if name not in container.needed]:
+        problems.append(f"it does not need {', '.join(absent)}, though it was to be linked with it")
     if container.run_path:
         problems.append(f"it looks for libraries in {', '.join(container.run_path)}, a folder of the build")
     if exported != (QUERY_SYMBOL,):
         problems.append(f"it exports {', '.join(exported[:8]) or 'nothing'}, not just {QUERY_SYMBOL}")
     found = {str(target) for target in fatbin.targets} if fatbin is not None else set()
-    asked = {target.name for target in targets or ()}
+    asked = {target.name for target in (*(targets or ()), *((own,) if own else ()))}
     if found != asked:
         missing, more = sorted(asked - found), sorted(found - asked)
         problems.append(
@@ -53,8 +65,14 @@ def audit_library(library: Path, targets: tuple[Target, ...] | None) -> tuple[st
         )
     elif fatbin is not None:
         # A unit compiled with other flags than the rest would fail on some cards only.
-        code = {target for target in fatbin.targets if not target.ptx}
-        lacking = {str(t) for unit in fatbin.units for t in code - {entry.target for entry in unit}}
+        code = {target for target in targets or () if not target.ptx}
+        held = [{entry.target for entry in unit} for unit in fatbin.units]
+        if own is not None:
+            special = [unit for unit in held if unit == {own}]
+            if not special:
+                problems.append(f"no part of its device code is for {own} alone: the flavour's kernels are missing")
+            held = [unit for unit in held if unit != {own}]
+        lacking = {str(target) for unit in held for target in code - unit}
         if lacking:
             problems.append(f"a part of its device code lacks {', '.join(sorted(lacking))}")
     return tuple(problems)

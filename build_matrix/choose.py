@@ -15,7 +15,7 @@ from coli.build_matrix.request import Value
 from coli.build_matrix.toolkits import Toolkit
 from coli.build_matrix.version import Version, parse_version
 
-__all__ = ["ChosenCompiler", "ChosenToolkit", "choose_compiler", "choose_toolkit"]
+__all__ = ["ChosenCompiler", "ChosenToolkit", "choose_compiler", "choose_toolkit", "has_block_scaling"]
 
 _NAMED = ("CUDA_HOME", "CUDA_PATH")
 _UNSUPPORTED = ("-allow-unsupported-compiler", "--allow-unsupported-compiler")
@@ -46,8 +46,15 @@ def choose_toolkit(
     wanted: Sequence[Target],
     driver_cuda: Version | None,
     matrix: Matrix,
+    *,
+    insists_tc: bool = False,
 ) -> ChosenToolkit | Refusal:
-    """Choose among ``toolkits`` for ``wanted`` targets: what was asked for, CUDA_HOME, else the best one."""
+    """Choose among ``toolkits`` for ``wanted`` targets: what was asked for, CUDA_HOME, else the best one.
+
+    ``insists_tc``: of those that serve as well, one whose cuBLAS headers have block scaling.
+    """
+    if insists_tc:
+        toolkits = sorted(toolkits, key=lambda one: not has_block_scaling(one, matrix))
     if asked is not None:
         return _asked(asked, toolkits, matrix)
     usable = [one for one in toolkits if one.usable]
@@ -67,8 +74,11 @@ def choose_toolkit(
         why = f"{best.origin} names it"
     else:
         order = {id(one): number for number, one in enumerate(usable)}
-        best = max(usable, key=lambda one: (*_merit(one, wanted, driver_cuda, matrix), -order[id(one)]))
-        why = _why(best, usable, wanted, driver_cuda, matrix)
+        able = [one for one in usable if has_block_scaling(one, matrix)] if insists_tc else []
+        best = max(able or usable, key=lambda one: (*_merit(one, wanted, driver_cuda, matrix), -order[id(one)]))
+        why = _why(best, able or usable, wanted, driver_cuda, matrix)
+        if able:
+            why = f"it has the cuBLAS headers that NO_TC=0 needs; {why}"
         if len(usable) > 1:
             seen = ", ".join(one.label for one in usable)
             warnings.append(f"several toolkits: {seen}; compiler, headers and cudart come from {best.root} alone")
@@ -77,6 +87,11 @@ def choose_toolkit(
     if named and unable:
         warnings.append(f"{best.origin}={best.root} (CUDA {version.short}) cannot target {' '.join(unable)}")
     return ChosenToolkit(best, version, why, tuple(warnings))
+
+
+def has_block_scaling(toolkit: Toolkit, matrix: Matrix) -> bool:
+    """Tell whether the cuBLAS headers of a toolkit have block scaling: they have versions of their own."""
+    return toolkit.cublas is not None and toolkit.cublas.release >= matrix.minimum_cublas
 
 
 def choose_compiler(

@@ -78,6 +78,13 @@ CLASSES = (
         r"\bthere is not enough space on the disk\b",
     ),
     _class(
+        "arch-specific-code",
+        "kernels that only an architecture's own form has (sm_120a) were compiled for its plain form, or for another",
+        "compile DeepGEMM's kernels for sm_120a alone, as the build does; CUDA_ARCH is for the rest of the library",
+        r"\bptxas\b.*\b(?:feature|instruction|modifier) .* not supported on \.target 'sm_(?:9\d|1\d\d)'",
+        r"#error \"?DeepGEMM's kernels are compiled for sm_120a\b",
+    ),
+    _class(
         "arch-unsupported-by-toolkit",
         "the toolkit does not know an architecture that was asked for",
         "use a newer toolkit (--toolkit pypi:13.0), or take that target out of CUDA_ARCH",

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-from coli.backends.targets import Target
+from coli.backends.targets import Target, parse_target, serves
 from coli.build_matrix.arch import (
     Arch,
     Card,
@@ -18,8 +17,9 @@ from coli.build_matrix.arch import (
     portable_targets,
     supports,
 )
-from coli.build_matrix.choose import choose_compiler, choose_toolkit
+from coli.build_matrix.choose import choose_compiler, choose_toolkit, has_block_scaling
 from coli.build_matrix.compilers import HostCompiler, glibc_known_to, host_bounds
+from coli.build_matrix.deepgemm import DeepGemm
 from coli.build_matrix.matrix import Cell, Matrix
 from coli.build_matrix.recipe import Choice, Recipe, Refusal
 from coli.build_matrix.request import Request, Value
@@ -27,7 +27,7 @@ from coli.build_matrix.toolkits import Toolkit
 from coli.build_matrix.version import Version
 from coli.errors import UsageError
 
-__all__ = ["Facts", "decide_cell", "decide_cells"]
+__all__ = ["Facts", "decide_cell", "decide_cells", "wants_deepgemm"]
 
 _DEFAULT_ARCH = Value("portable", "default")
 # Each is given exactly once by the recipe or by the build's own list of flags.
@@ -41,7 +41,7 @@ _OURS = re.compile(
 class Facts:
     """What is known of this machine. ``driver_cuda`` is None without a driver, or when it does not say.
 
-    ``deepgemm_pinned``: include folder of the pinned headers, once fetched; ``deepgemm_home``: that of DEEPGEMM_HOME.
+    ``deepgemm_pinned``: the pinned headers, once fetched; ``deepgemm_home``: those of DEEPGEMM_HOME.
     """
 
     toolkits: tuple[Toolkit, ...]
@@ -49,8 +49,8 @@ class Facts:
     cards: tuple[Card, ...] = ()
     driver_cuda: Version | None = None
     glibc: Version | None = None
-    deepgemm_pinned: Path | None = None
-    deepgemm_home: Path | None = None
+    deepgemm_pinned: DeepGemm | None = None
+    deepgemm_home: DeepGemm | None = None
 
 
 class _Refused(Exception):
@@ -60,13 +60,40 @@ class _Refused(Exception):
 
 
 def decide_cells(request: Request, facts: Facts, matrix: Matrix) -> tuple[Recipe | Refusal, ...]:
-    """Decide what the request asks for: the generic cell, and with DEEPGEMM=1 the other flavour beside it."""
+    """Decide what the request asks for: the generic cell, and with DEEPGEMM=1 the other flavour beside it.
+
+    Where nobody asked and a card would run that flavour, it is built too; what stands in its way is then a note.
+    """
     try:
-        both = _flag("DEEPGEMM", request.deepgemm, matrix) is True
+        asked = _flag("DEEPGEMM", request.deepgemm, matrix)
     except _Refused as refused:
         return (refused.refusal,)
-    flavours = ("generic", "deepgemm") if both else ("generic",)
-    return tuple(decide_cell(request, facts, matrix, flavour) for flavour in flavours)
+    generic = decide_cell(request, facts, matrix, "generic")
+    card = wants_deepgemm(request, facts.cards, matrix)
+    if card is None:
+        return (generic,)
+    flavour = decide_cell(request, facts, matrix, "deepgemm")
+    if asked is True:
+        return generic, flavour
+    if isinstance(flavour, Recipe):
+        why = f"DeepGEMM's library is built as well: {card}; DEEPGEMM=0 leaves it out"
+        return generic, replace(flavour, notes=(why, *flavour.notes))
+    if isinstance(generic, Recipe):
+        seen = f" ({flavour.observed})" if flavour.observed else ""
+        why = f"no DeepGEMM library, though {card}: {flavour.rule}: {flavour.subject}{seen}; DEEPGEMM=1 insists on it"
+        generic = replace(generic, notes=(*generic.notes, why))
+    return (generic,)
+
+
+def wants_deepgemm(request: Request, cards: Sequence[Card], matrix: Matrix) -> str | None:
+    """Say why DeepGEMM's library is wanted: DEEPGEMM=1, or unasked a card that its kernels are for; None if not."""
+    if request.deepgemm is not None:
+        return f"DEEPGEMM=1 ({request.deepgemm.origin})" if request.deepgemm.text == "1" else None
+    own = parse_target(f"sm_{matrix.deepgemm_arch}").capability
+    for card in cards:
+        if card.capability == own:
+            return f"GPU {card.index} ({card.name}) is of exactly {own}"
+    return None
 
 
 def decide_cell(request: Request, facts: Facts, matrix: Matrix, flavour: str) -> Recipe | Refusal:
@@ -89,7 +116,9 @@ def _decide(request: Request, facts: Facts, matrix: Matrix, flavour: str) -> Rec
     wanted = targets or tuple(Target(number) for number in matrix.portable_machine_code)
     if _flag("DEEPGEMM", request.deepgemm, matrix):
         wanted += parse_arch(matrix.deepgemm_arch, matrix).targets  # both flavours come from one toolkit
-    chosen = choose_toolkit(request.toolkit, facts.toolkits, wanted, facts.driver_cuda, matrix)
+    chosen = choose_toolkit(
+        request.toolkit, facts.toolkits, wanted, facts.driver_cuda, matrix, insists_tc=insists is False
+    )
     if isinstance(chosen, Refusal):
         raise _Refused(chosen)
     toolkit, version = chosen.toolkit, chosen.version
@@ -97,12 +126,15 @@ def _decide(request: Request, facts: Facts, matrix: Matrix, flavour: str) -> Rec
     warnings += chosen.warnings
     if arch.keyword == "portable":
         targets = _portable(version, matrix, notes)
-    _check_targets(targets, toolkit, version, facts.toolkits, matrix)
+    shown = "portable" if arch.keyword == "portable" else Arch(None, targets).text
     if flavour == "deepgemm":
         _check_deepgemm(toolkit, version, matrix)
+        targets = _with_own_code(targets, matrix, notes)
+    _check_targets(targets, toolkit, version, facts.toolkits, matrix)
+    shared_cudart = _shared_cudart(toolkit, notes)
     no_tc = _no_tc(insists, request.no_tc, toolkit, matrix, notes)
     _check_driver(request, toolkit, version, targets, facts, notes, warnings, matrix)
-    include = _deepgemm_headers(request, facts, matrix, notes) if flavour == "deepgemm" else None
+    headers = _deepgemm_headers(request, facts, matrix, notes) if flavour == "deepgemm" else None
     minimum = matrix.deepgemm_minimum_compiler if flavour == "deepgemm" else matrix.minimum_compiler
     compiler = choose_compiler(
         request.nvcc_ccbin, facts.compilers, host_bounds(toolkit, matrix), minimum, matrix, toolkit, flags
@@ -121,7 +153,6 @@ def _decide(request: Request, facts: Facts, matrix: Matrix, flavour: str) -> Rec
         )
     warnings += [finding.text for finding in toolkit.findings if finding.code not in ("driver-stub-missing",)]
     deepgemm = flavour == "deepgemm"
-    shown = "portable" if arch.keyword == "portable" else Arch(None, targets).text
     cell = Cell(
         id=f"cuda{version.short}-{shown}-{'notc' if no_tc else 'tc'}-{flavour}",
         kind="cuda",
@@ -132,7 +163,7 @@ def _decide(request: Request, facts: Facts, matrix: Matrix, flavour: str) -> Rec
     )
     uses_f = any(target.suffix == "f" for target in targets)
     unpinned = [toolkit.origin] if toolkit.origin in ("CUDA_HOME", "CUDA_PATH") else []
-    if include is not None and include == facts.deepgemm_home:
+    if headers is not None and headers == facts.deepgemm_home:
         unpinned.append("DEEPGEMM_HOME")
     return Recipe(
         cell=cell,
@@ -140,10 +171,11 @@ def _decide(request: Request, facts: Facts, matrix: Matrix, flavour: str) -> Rec
         nvcc=toolkit.nvcc or toolkit.root / "bin" / "nvcc",
         host_compiler=compiler.compiler,
         targets=targets,
-        standard=matrix.deepgemm_standard if deepgemm else matrix.cuda_standard,
+        standard=matrix.cuda_standard,
         no_tc=no_tc,
+        shared_cudart=shared_cudart,
         flavour_arch=matrix.deepgemm_arch if deepgemm else None,
-        deepgemm_include=include,
+        deepgemm=headers,
         append_flags=flags,
         unpinned=tuple(unpinned),
         minimum_cmake=matrix.minimum_cmake_for_f if uses_f else matrix.minimum_cmake,
@@ -296,20 +328,54 @@ def _check_deepgemm(toolkit: Toolkit, version: Version, matrix: Matrix) -> None:
     )
 
 
-def _deepgemm_headers(request: Request, facts: Facts, matrix: Matrix, notes: list[str]) -> Path:
+def _with_own_code(targets: tuple[Target, ...], matrix: Matrix, notes: list[str]) -> tuple[Target, ...]:
+    """Add code of the exact kernels for the flavour's card where the asked-for targets have none."""
+    own = parse_target(f"sm_{matrix.deepgemm_arch}")
+    if any(serves(target, own.capability) for target in targets):
+        return targets
+    notes.append(f"the exact kernels are compiled for {own.name} too: nothing else here runs on {own.capability}")
+    return (*targets, own)
+
+
+def _deepgemm_headers(request: Request, facts: Facts, matrix: Matrix, notes: list[str]) -> DeepGemm:
     home = request.deepgemm_home
     if home is not None:
         if facts.deepgemm_home is None:
             observed = f"DEEPGEMM_HOME={home.text[:200]} ({home.origin}) has no sm120 headers"
             raise _Refused(_refusal(matrix, "deepgemm-needs-headers", "DEEPGEMM=1", observed=observed))
-        notes.append(f"DeepGEMM headers: {facts.deepgemm_home} (DEEPGEMM_HOME, unpinned)")
+        _check_api(f"DEEPGEMM_HOME={home.text[:200]} ({home.origin})", facts.deepgemm_home, matrix)
+        notes.append(f"DeepGEMM headers: {facts.deepgemm_home.include} (DEEPGEMM_HOME, unpinned)")
         return facts.deepgemm_home
     if facts.deepgemm_pinned is None:
         raise _Refused(
             _refusal(matrix, "deepgemm-needs-headers", "DEEPGEMM=1", observed="the pinned headers are not here")
         )
-    notes.append(f"DeepGEMM headers: {facts.deepgemm_pinned} (pinned wheel)")
+    _check_api("the pinned headers", facts.deepgemm_pinned, matrix)
+    notes.append(f"DeepGEMM headers: {facts.deepgemm_pinned.include} (pinned wheel)")
     return facts.deepgemm_pinned
+
+
+def _check_api(subject: str, headers: DeepGemm, matrix: Matrix) -> None:
+    if headers.api == matrix.deepgemm_api:
+        return
+    templates, parameters = matrix.deepgemm_parameters
+    if headers.api is None:
+        observed = "the declaration of its kernel cannot be read"
+    else:
+        observed = f"{headers.template_parameters} template parameters and {headers.parameters} of the function"
+        if (headers.template_parameters, headers.parameters) == (templates, parameters):
+            observed += ", of other names or kinds"
+    expected = f"{templates} and {parameters}, as in {matrix.deepgemm_source}"
+    raise _Refused(_refusal(matrix, "deepgemm-api", subject, observed=observed, expected=expected))
+
+
+def _shared_cudart(toolkit: Toolkit, notes: list[str]) -> str | None:
+    """Return the runtime that the library will need to load, where the toolkit has none to hold in it."""
+    if toolkit.cudart_static or not toolkit.cudart_link_name or toolkit.version is None:
+        return None
+    name = f"libcudart.so.{toolkit.version.major}"
+    notes.append(f"COLI_CUDART=shared by itself: no libcudart_static.a in {toolkit.libdir}; the library needs {name}")
+    return name
 
 
 def _no_tc(insists: bool | None, value: Value | None, toolkit: Toolkit, matrix: Matrix, notes: list[str]) -> bool:
@@ -317,8 +383,9 @@ def _no_tc(insists: bool | None, value: Value | None, toolkit: Toolkit, matrix: 
     if insists is True:
         notes.append(f"NO_TC=1 ({value.origin if value else 'default'}): no cuBLASLt block scaling")
         return True
-    if have is not None and have.release >= need:
-        notes.append(f"cuBLASLt block scaling is compiled in: cuBLAS headers {have.text}")
+    if have is not None and has_block_scaling(toolkit, matrix):
+        later = f"libcublasLt.so.{have.major} is opened at run time, by the fast mode only"
+        notes.append(f"cuBLASLt block scaling is compiled in: cuBLAS headers {have.text}; {later}")
         return False
     found = f"cuBLAS headers {have.text}" if have else f"no cuBLASLt headers in {toolkit.include or toolkit.root}"
     if insists is False:
@@ -329,6 +396,10 @@ def _no_tc(insists: bool | None, value: Value | None, toolkit: Toolkit, matrix: 
                 f"NO_TC=0 ({value.origin if value else 'default'})",
                 observed=found,
                 expected=f"cuBLAS headers of {need.short} or later",
+                choices=(
+                    Choice("toolkit", "make one with them from pinned wheels: --toolkit pypi:13.0", "pypi:13.0"),
+                    Choice("no_tc", "build without them: NO_TC=1, or leave it unset", "NO_TC=1"),
+                ),
                 needs_toolkit=need,
             )
         )

@@ -1,25 +1,28 @@
 """Run CMake and Ninja for a plan, keep the whole log, check what came out, and install it where the loader looks.
 
-One folder a cell: ``<builds>/<cell>/``. Its ``key`` file holds the identity of what lies there; another identity starts
-from an empty folder, so no flag ever meets an old object. When identity, sources and the installed file are those of
-the last time, nothing is started at all.
+One folder an identity: ``<builds>/<cell>/<key>/``. Another identity has another folder, so no flag ever meets an old
+object, and the way back finds its objects again. When identity, sources and the installed file are those of the last
+time, nothing is started at all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shlex
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coli.backends.manifest import file_sha256
 from coli.build_matrix.classify import Cause, classify
-from coli.build_matrix.plan import Plan, sources_of
+from coli.build_matrix.plan import Plan, combined_sha256, sources_of
 from coli.errors import ColiError
 
 if TYPE_CHECKING:
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["Built", "Failed", "build", "installed_library"]
 
 _LOG_TAIL_LINES = 12
+_KEY_CHARACTERS = 16
+_COMPILED = "compiled.json"
+_FOLDERS_KEPT = 4  # of a cell, the latest: enough to go back and forth between two compilers and two flags
 
 
 @dataclass(frozen=True)
@@ -77,21 +83,24 @@ def build(
     moved into place; it raises ColiError. Raises ColiError when a folder cannot be written.
     """
     start = time.monotonic()
-    folder = builds / plan.cell.id
+    folder = builds / plan.cell.id / plan.key[:_KEY_CHARACTERS]
     log = folder / "build.log"
     target = installed_library(plan, data_folder)
-    sources = sources_of(plan)
-    stamp = {"key": plan.key, "sources": sources}
     try:
+        files = sources_of(plan)
+        sources = combined_sha256(plan, files)
+        stamp = {"key": plan.key, "sources": sources}
         present = _sha256(target)
         if present is not None and _read_stamp(folder / "stamp.json") == {**stamp, "sha256": present}:
             return Built(plan, target, present, "unchanged", time.monotonic() - start, log)
-        if _read_text(folder / "key") != plan.key:
-            shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "key").write_text(plan.key, encoding="ascii")
+        _keep_latest(folder)
+        if not _ninja_will_see(folder, files):
+            shutil.rmtree(folder)
+            folder.mkdir()
         (folder / "stamp.json").unlink(missing_ok=True)
-        with log.open("wb") as output:
+        made = _environment(environment, plan, tools, folder)
+        with log.open("wb") as output, _compiling(folder, files):
             for step, command in _commands(plan, tools, folder, jobs):
                 tell(step)
                 output.write(f"$ {json.dumps([str(part) for part in command])}\n".encode())
@@ -101,7 +110,7 @@ def build(
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env=_environment(environment, plan, tools),
+                    env=made,
                     check=False,
                 ).returncode
                 if code != 0:
@@ -125,15 +134,16 @@ def build(
 def _commands(plan: Plan, tools: Tools, folder: Path, jobs: int) -> list[tuple[str, list[object]]]:
     configure: list[object] = [tools.cmake, "-S", plan.source, "-B", folder, "-G", "Ninja"]
     configure += [f"-DCMAKE_MAKE_PROGRAM={tools.ninja}", f"-DPython_EXECUTABLE={tools.python}", *plan.arguments]
-    if tools.ccache is not None:
-        configure.append(f"-DCMAKE_CXX_COMPILER_LAUNCHER={tools.ccache}")
-        if plan.cell.kind == "cuda":
-            configure.append(f"-DCMAKE_CUDA_COMPILER_LAUNCHER={tools.ccache}")
+    # Said even when there is none: CMake's cache would go on calling one that is gone.
+    configure += [
+        f"-DCMAKE_{language}_COMPILER_LAUNCHER={tools.ccache or ''}"
+        for language in (("CXX", "CUDA") if plan.cell.kind == "cuda" else ("CXX",))
+    ]
     compile_: list[object] = [tools.cmake, "--build", folder, "--target", plan.target, "-j", str(jobs)]
     return [("configure", configure), ("compile", compile_)]
 
 
-def _environment(environment: Mapping[str, str], plan: Plan, tools: Tools) -> dict[str, str]:
+def _environment(environment: Mapping[str, str], plan: Plan, tools: Tools, folder: Path) -> dict[str, str]:
     made = dict(environment)
     for name, value in plan.environment.items():
         if value is None:
@@ -145,7 +155,50 @@ def _environment(environment: Mapping[str, str], plan: Plan, tools: Tools) -> di
     if tools.ccache is not None:
         made.setdefault("CCACHE_BASEDIR", str(plan.source.parent))
         made.setdefault("CCACHE_NOHASHDIR", "1")
+        # A toolkit that was unpacked again is the same compiler with another date.
+        made.setdefault("CCACHE_COMPILERCHECK", "content")
+        if plan.recipe is not None and plan.recipe.append_flags:
+            # nvcc takes these from the environment, of which ccache knows nothing: other flags would get old objects.
+            flags = folder / "append-flags"
+            flags.write_text(shlex.join(plan.recipe.append_flags), encoding="utf-8")
+            made["CCACHE_EXTRAFILES"] = os.pathsep.join([*filter(None, [made.get("CCACHE_EXTRAFILES")]), str(flags)])
     return made
+
+
+def _ninja_will_see(folder: Path, files: Mapping[str, str]) -> bool:
+    """Tell whether dates alone show Ninja what changed since this folder was last compiled in.
+
+    Archives and installers give files old dates: such a file is older than the objects of the one it replaced. So it is
+    with a build that was killed, of which nobody knows what it had compiled.
+    """
+    record = folder / _COMPILED
+    try:
+        before = json.loads(record.read_bytes())
+        last_ns = record.stat().st_mtime_ns
+    except (OSError, ValueError):
+        return not any(folder.iterdir())
+    changed = [path for path, sha256 in files.items() if before.get(path) != sha256]
+    return set(before) <= set(files) and all(Path(path).stat().st_mtime_ns > last_ns for path in changed)
+
+
+@contextlib.contextmanager
+def _compiling(folder: Path, files: Mapping[str, str]) -> Iterator[None]:
+    """Keep a record of the sources that the objects in ``folder`` are from; there is none while compilers run."""
+    record = folder / _COMPILED
+    record.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        record.write_text(json.dumps(files), encoding="utf-8")
+
+
+def _keep_latest(folder: Path) -> None:
+    """Mark a build folder as the latest of its cell, and remove those that were not used for longest."""
+    os.utime(folder)
+    others = [path for path in folder.parent.iterdir() if path != folder and path.is_dir()]
+    others.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for path in others[_FOLDERS_KEPT - 1 :]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _install(plan: Plan, library: Path, target: Path, sources: str, finish: Callable[[Plan, Path, str], None]) -> str:
@@ -175,13 +228,6 @@ def _read_stamp(path: Path) -> dict[str, object] | None:
     except (OSError, ValueError):
         return None
     return stamp if isinstance(stamp, dict) else None
-
-
-def _read_text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
 
 
 def _sha256(path: Path) -> str | None:

@@ -11,6 +11,7 @@ from coli.backends.candidates import Search
 from coli.backends.cpu_level import cpu_level
 from coli.backends.loader import Machine, examine
 from coli.backends.manifest import SCHEMA, ManifestError, file_sha256, manifest_path, read_manifest
+from coli.backends.targets import parse_target
 from coli.backends.trace import Candidate
 from coli.build_matrix.audit import audit_library
 from coli.build_matrix.matrix import Cell
@@ -25,7 +26,9 @@ AUDITED = "compiled and audited"
 def finish_library(plan: Plan, library: Path, sources_sha256: str) -> None:
     """Write the manifest beside ``library``. Raises ColiError with everything that the audit found."""
     recipe = plan.recipe
-    problems = audit_library(library, None if recipe is None else recipe.targets)
+    own = None if recipe is None or recipe.flavour_arch is None else parse_target(f"sm_{recipe.flavour_arch}")
+    needs = () if recipe is None or recipe.shared_cudart is None else (recipe.shared_cudart,)
+    problems = audit_library(library, None if recipe is None else recipe.targets, own, needs=needs)
     if problems:
         raise ColiError(
             str(library),
@@ -51,9 +54,10 @@ def finish_library(plan: Plan, library: Path, sources_sha256: str) -> None:
         document["level"] = (plan.cell.level or "").replace("-", "_")
     else:
         document["toolkit"] = recipe.toolkit.version.short if recipe.toolkit.version else ""
-        document["targets"] = [target.name for target in recipe.targets]
+        document["targets"] = [target.name for target in recipe.all_targets]
         document["flavour_arch"] = f"sm_{recipe.flavour_arch}" if recipe.flavour_arch else None
         document["no_tc"] = recipe.no_tc
+        document["shared_cudart"] = recipe.shared_cudart
         document["unpinned"] = list(recipe.unpinned)
     _write(library, document)
     ran = _try(plan, library)
@@ -86,7 +90,9 @@ def _try(plan: Plan, library: Path) -> str | None:
 def _table_name(plan: Plan) -> str:
     if plan.recipe is None:
         return plan.cell.id
-    return "cuda-generic" if plan.cell.flavour == "generic" else f"cuda-deepgemm-sm{plan.recipe.flavour_arch}"
+    if plan.recipe.flavour_arch is None:
+        return "cuda-generic"
+    return f"cuda-deepgemm-sm{parse_target(f'sm_{plan.recipe.flavour_arch}').number}"
 
 
 def _without_paths(argument: str) -> str:

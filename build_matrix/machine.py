@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import platform
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from coli.backends.devices import DeviceFacts, probe_devices, visible_devices
 from coli.build_matrix.arch import Card
+from coli.build_matrix.choose import has_block_scaling
 from coli.build_matrix.compilers import find_compilers, probe_glibc
-from coli.build_matrix.decide import Facts
+from coli.build_matrix.decide import Facts, wants_deepgemm
+from coli.build_matrix.deepgemm import DeepGemm, probe_deepgemm
+from coli.build_matrix.matrix import Matrix, load_matrix
 from coli.build_matrix.request import Request
-from coli.build_matrix.toolkits import Places, find_toolkits
-from coli.build_matrix.version import Version
-from coli.build_matrix.wheels import deepgemm_headers_in, load_bundles, made_bundle, make_bundle
+from coli.build_matrix.toolkits import Places, Toolkit, find_toolkits
+from coli.build_matrix.version import Version, parse_version
+from coli.build_matrix.wheels import Bundle, load_bundles, made_bundle, make_bundle
+from coli.errors import ColiError
 
-__all__ = ["gather_facts", "this_machine"]
+__all__ = ["decide_toolkit_wheels", "gather_facts", "this_machine"]
 
 
 def this_machine() -> str:
@@ -30,11 +34,15 @@ def gather_facts(
     cache: Path,
     *,
     wants_cuda: bool,
+    names_deepgemm: bool,
+    tensor_cores_for: frozenset[Version],
     tell: Callable[[str], None],
 ) -> Facts:
     """Find what is installed; make the pinned toolkit, and fetch DeepGEMM's headers, when the request needs them.
 
-    ``cache``: coli's cache folder. ``wants_cuda`` False: host compilers only. Raises ColiError when a download fails.
+    ``cache``: coli's cache folder. ``wants_cuda`` False: host compilers only. Of the named cells: ``names_deepgemm``,
+    whether one needs DeepGEMM's headers, and ``tensor_cores_for``, toolkits that need cuBLAS headers. Raises ColiError
+    when a download fails.
     """
     machine = this_machine()
     bundles = load_bundles()
@@ -44,28 +52,58 @@ def gather_facts(
     if not wants_cuda:
         return Facts(toolkits=(), compilers=compilers)
     toolkits = find_toolkits(places)
-    asked = request.toolkit.text if request.toolkit else None
-    wanted = asked if asked in bundles else None
-    if asked is None and not any(toolkit.usable for toolkit in toolkits):
-        wanted = next(id for id, bundle in bundles.items() if bundle.kind == "toolkit")
-    if wanted is not None and wanted not in made:
-        made[wanted] = make_bundle(bundles[wanted], cache, machine, environment, tell=tell)
+    wanted, options = decide_toolkit_wheels(request, tensor_cores_for, toolkits, bundles, load_matrix())
+    if wanted is not None and (wanted.id not in made or options):
+        made[wanted.id] = make_bundle(wanted, cache, machine, environment, options, tell=tell)
         places = Places(environment, machine, site_folders=places.site_folders, made=made)
         toolkits = find_toolkits(places)
     devices = probe_devices(environment, places.path_folders())
-    pinned = None
-    if request.deepgemm is not None and request.deepgemm.text == "1" and request.deepgemm_home is None:
-        headers = next(bundle for bundle in bundles.values() if bundle.kind == "deepgemm")
-        pinned = deepgemm_headers_in(make_bundle(headers, cache, machine, environment, tell=tell))
+    cards = _cards(devices, environment)
+    home = probe_deepgemm(Path(request.deepgemm_home.text)) if request.deepgemm_home else None
+    pinned: DeepGemm | None = None
+    if request.deepgemm_home is None and (names_deepgemm or wants_deepgemm(request, cards, load_matrix())):
+        try:
+            pinned = probe_deepgemm(make_bundle(bundles["deepgemm"], cache, machine, environment, tell=tell))
+        except ColiError as error:
+            if names_deepgemm or request.deepgemm is not None:
+                raise
+            tell(f"DeepGEMM's headers could not be fetched: {error.text()}")  # nobody asked: the rest is built
     return Facts(
         toolkits=toolkits,
         compilers=compilers,
-        cards=_cards(devices, environment),
+        cards=cards,
         driver_cuda=_driver_cuda(devices),
         glibc=probe_glibc(places),
         deepgemm_pinned=pinned,
-        deepgemm_home=deepgemm_headers_in(Path(request.deepgemm_home.text)) if request.deepgemm_home else None,
+        deepgemm_home=home,
     )
+
+
+def decide_toolkit_wheels(
+    request: Request,
+    tensor_cores_for: frozenset[Version],
+    toolkits: Sequence[Toolkit],
+    bundles: Mapping[str, Bundle],
+    matrix: Matrix,
+) -> tuple[Bundle | None, tuple[str, ...]]:
+    """Return which toolkit is to be there as wheels, made before or not, and with which of its options. Pure.
+
+    The one that is asked for; the pinned one where nothing usable is installed, or where a named cell of its release
+    needs cuBLAS headers that no installed toolkit of that release has.
+    """
+    pinned = next(bundle for bundle in bundles.values() if bundle.kind == "toolkit")
+    release = parse_version(pinned.id.removeprefix("pypi:"))
+    usable = [one for one in toolkits if one.usable]
+    served = {one.version.release for one in usable if one.version and has_block_scaling(one, matrix)}
+    wanted = bundles.get(request.toolkit.text) if request.toolkit is not None else None
+    named = release in tensor_cores_for
+    if request.toolkit is None and (not usable or (named and release not in served)):
+        wanted = pinned
+    # 421 MB for the sake of headers: only for those who insist on what needs them.
+    insists = named or (request.no_tc is not None and request.no_tc.text == "0")
+    if wanted is None or not insists:
+        return wanted, ()
+    return wanted, tuple(wheel.option for wheel in wanted.wheels if wheel.option == "cublas")
 
 
 def _site_folders() -> tuple[Path, ...]:

@@ -122,12 +122,12 @@ class Matrix:
     minimum_compiler: Mapping[str, int]
     deepgemm_minimum_compiler: Mapping[str, int]
     glibc_bounds: tuple[tuple[Version, Version], ...]
-    sources_tensor_cores: bool
-    sources_flavours: tuple[str, ...]
     minimum_cublas: Version
     deepgemm_arch: str
     deepgemm_minimum: Version
-    deepgemm_standard: int
+    deepgemm_api: str
+    deepgemm_parameters: tuple[int, int]
+    deepgemm_source: str
     cuda_standard: int
     minimum_cmake: Version
     minimum_cmake_for_f: Version
@@ -202,12 +202,12 @@ def read_matrix(text: str) -> Matrix:
         minimum_compiler={"gcc": host["minimum_gcc"], "clang": host["minimum_clang"]},
         deepgemm_minimum_compiler={"gcc": host["deepgemm_minimum_gcc"], "clang": host["deepgemm_minimum_clang"]},
         glibc_bounds=tuple((_version(row["from"]), _version(row["glibc"])) for row in data["glibc"]["bounds"]),
-        sources_tensor_cores=data["sources"]["tensor_cores"],
-        sources_flavours=tuple(data["sources"]["flavours"]),
         minimum_cublas=_version(data["tensor_cores"]["minimum_cublas"]),
         deepgemm_arch=deepgemm["arch"],
         deepgemm_minimum=_version(deepgemm["minimum"]),
-        deepgemm_standard=deepgemm["standard"],
+        deepgemm_api=deepgemm["api"],
+        deepgemm_parameters=(deepgemm["template_parameters"], deepgemm["parameters"]),
+        deepgemm_source=deepgemm["source"],
         cuda_standard=data["standard"]["cuda"],
         minimum_cmake=_version(data["cmake"]["minimum"]),
         minimum_cmake_for_f=_version(data["cmake"]["minimum_for_f"]),

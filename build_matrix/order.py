@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from coli.build_matrix.compilers import newest_accepted
@@ -12,10 +12,20 @@ from coli.build_matrix.driver import Built, Failed, build
 from coli.build_matrix.matrix import Bounds, Cell, Matrix, parse_cell
 from coli.build_matrix.plan import Plan, plan_cpu, plan_cuda
 from coli.build_matrix.recipe import Recipe, Refusal
-from coli.build_matrix.request import Request, Value, for_cell
+from coli.build_matrix.request import Request, for_cell
 from coli.build_matrix.tools import Tools
+from coli.build_matrix.version import Version
 
-__all__ = ["Outcome", "Refused", "build_all", "cells_of_machine", "plan_cells", "wants_cuda"]
+__all__ = [
+    "Outcome",
+    "Refused",
+    "build_all",
+    "cells_of_machine",
+    "names_deepgemm",
+    "plan_cells",
+    "tensor_core_toolkits",
+    "wants_cuda",
+]
 
 
 @dataclass(frozen=True)
@@ -41,18 +51,28 @@ def wants_cuda(named: Sequence[str]) -> bool:
     return not named or any(parse_cell(text).kind == "cuda" for text in named)
 
 
+def names_deepgemm(named: Sequence[str], *, every: bool) -> bool:
+    """Tell whether a cell with DeepGEMM's kernels is among these, or among all of the matrix (``every``)."""
+    return every or any(parse_cell(text).flavour == "deepgemm" for text in named)
+
+
+def tensor_core_toolkits(named: Sequence[str], matrix: Matrix, *, every: bool) -> frozenset[Version]:
+    """Return the toolkits of the cells with cuBLASLt block scaling among these, or among all (``every``)."""
+    cells = list(matrix.cells.values()) if every else [parse_cell(text) for text in named]
+    return frozenset(cell.toolkit for cell in cells if cell.tensor_cores and cell.toolkit is not None)
+
+
 def plan_cells(
     named: Sequence[str], request: Request, facts: Facts, matrix: Matrix, machine: str, backends: Path, *, every: bool
 ) -> tuple[Plan | Refused, ...]:
     """Decide each cell: those that are named, all of the matrix (``every``), or the default ones of this machine.
 
-    The default is every CPU level, the CUDA library that the request describes, and DeepGEMM's when it is asked for.
+    The default is every CPU level, the CUDA library that the request describes, and DeepGEMM's when it is asked for or
+    a card is there that it is for.
     """
-    if request.no_tc is None and not matrix.sources_tensor_cores:
-        request = replace(request, no_tc=Value("1", "the sources of this version"))
     if not named and not every:
         cells = cells_of_machine(matrix, machine, "cpu")
-        cuda = [_offered("cuda", decided, matrix, backends) for decided in decide_cells(request, facts, matrix)]
+        cuda = [_planned("cuda", decided, backends) for decided in decide_cells(request, facts, matrix)]
         return (*(_plan_cpu(cell, facts, matrix, backends) for cell in cells), *cuda)
     planned: list[Plan | Refused] = []
     for cell in [parse_cell(text) for text in named] or list(matrix.cells.values()):
@@ -60,21 +80,12 @@ def plan_cells(
             planned.append(_plan_cpu(cell, facts, matrix, backends))
         else:
             decided = decide_cell(for_cell(request, cell), facts, matrix, cell.flavour)
-            planned.append(_offered(cell.id, decided, matrix, backends))
+            planned.append(_planned(cell.id, decided, backends))
     return tuple(planned)
 
 
-def _offered(name: str, decided: Recipe | Refusal, matrix: Matrix, backends: Path) -> Plan | Refused:
-    """Hold a decision against what the sources have: what they lack is refused by name, not built as something else."""
-    if isinstance(decided, Refusal):
-        return Refused(name, decided)
-    missing = [] if decided.no_tc or matrix.sources_tensor_cores else ["tensor cores"]
-    missing += [] if decided.cell.flavour in matrix.sources_flavours else [f"flavour {decided.cell.flavour}"]
-    if missing:
-        rule = matrix.rule("not-in-sources")
-        observed = f"{decided.cell.id} asks for {' and '.join(missing)}"
-        return Refused(name, Refusal(rule.id, name, rule.reason, rule.fix, observed=observed))
-    return plan_cuda(decided, backends)
+def _planned(name: str, decided: Recipe | Refusal, backends: Path) -> Plan | Refused:
+    return Refused(name, decided) if isinstance(decided, Refusal) else plan_cuda(decided, backends)
 
 
 def build_all(

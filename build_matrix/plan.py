@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coli.backends.manifest import file_sha256
 from coli.build_matrix.compilers import HostCompiler
 from coli.build_matrix.matrix import Cell
-from coli.build_matrix.recipe import Recipe
+from coli.build_matrix.recipe import NOT_OURS, Recipe
 
-__all__ = ["Plan", "plan_cpu", "plan_cuda", "sources_of"]
+__all__ = ["Plan", "combined_sha256", "plan_cpu", "plan_cuda", "sources_of"]
 
 _SOURCE_SUFFIXES = frozenset({".cpp", ".h", ".inc", ".map", ".cu", ".cuh", ".txt"})
 _SHARED_SOURCES = ("abi", "common", "cpu")  # CUDA includes coli_math.h and the shared checks
@@ -52,11 +53,10 @@ def plan_cpu(cell: Cell, compiler: HostCompiler, backends: Path) -> Plan:
         identity={
             "cell": cell.id,
             "host_compiler": [str(compiler.path), compiler.family, compiler.version.text],
-            "abi": _tree_sha256((backends / "abi",)),
+            **_found_here(backends / "cpu", compiler.path),
         },
         compiler=compiler,
-        # Flags of the surroundings would make another library under the same name.
-        environment=dict.fromkeys(("CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CXX")),
+        environment=dict.fromkeys(NOT_OURS),
         notes=(f"host compiler: {compiler.label}",),
     )
 
@@ -69,7 +69,10 @@ def plan_cuda(recipe: Recipe, backends: Path) -> Plan:
         arguments=recipe.cmake_arguments(),
         target="coli_cuda",
         library="libcoli_cuda_dg.so" if recipe.cell.flavour == "deepgemm" else "libcoli_cuda.so",
-        identity={**recipe.identity(), "abi": _tree_sha256((backends / "abi",))},
+        identity={
+            **recipe.identity(),
+            **_found_here(backends / "cuda", recipe.host_compiler.path, recipe.nvcc),
+        },
         compiler=recipe.host_compiler,
         environment=recipe.environment_changes(),
         notes=recipe.notes,
@@ -78,18 +81,39 @@ def plan_cuda(recipe: Recipe, backends: Path) -> Plan:
     )
 
 
-def sources_of(plan: Plan) -> str:
-    """Return the sha256 over every source that the plan's library may be made from."""
+def _found_here(source: Path, *compilers: Path) -> dict[str, object]:
+    """Return what no flag says: which sources these are, and the compilers' bytes (an update may keep its version)."""
+    return {
+        "source": str(source),
+        "abi": _tree_sha256(source.parent / "abi"),
+        "compilers": [file_sha256(path) if path.is_file() else None for path in compilers],
+    }
+
+
+def sources_of(plan: Plan) -> dict[str, str]:
+    """Return every source that the plan's library may be made from, by its absolute path, with its sha256."""
     backends = plan.source.parent
-    folders = dict.fromkeys((*(backends / name for name in _SHARED_SOURCES), plan.source))
-    return _tree_sha256(tuple(folder for folder in folders if folder.is_dir()))
+    own = ("deepgemm",) if plan.cell.flavour == "deepgemm" else ()
+    folders = dict.fromkeys((*(backends / name for name in (*_SHARED_SOURCES, *own)), plan.source))
+    return {
+        str(path): file_sha256(path) for folder in folders if folder.is_dir() for path in _sources_in(folder)
+    }
 
 
-def _tree_sha256(folders: tuple[Path, ...]) -> str:
+def combined_sha256(plan: Plan, sources: Mapping[str, str]) -> str:
+    """Return one sha256 for what ``sources_of`` returned, the same wherever the sources lie."""
     digest = hashlib.sha256()
-    for folder in folders:
-        for path in sorted(p for p in folder.rglob("*") if p.suffix in _SOURCE_SUFFIXES and p.is_file()):
-            data = path.read_bytes()
-            digest.update(f"{folder.name}/{path.relative_to(folder).as_posix()}\0{len(data)}\0".encode())
-            digest.update(data)
+    for path, sha256 in sources.items():
+        digest.update(f"{Path(path).relative_to(plan.source.parent).as_posix()}\0{sha256}\0".encode())
     return digest.hexdigest()
+
+
+def _tree_sha256(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in _sources_in(folder):
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{file_sha256(path)}\0".encode())
+    return digest.hexdigest()
+
+
+def _sources_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix in _SOURCE_SUFFIXES and path.is_file())

@@ -5,17 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from coli.backends.targets import Target
+from coli.backends.targets import Target, parse_target
 from coli.build_matrix.compilers import HostCompiler
+from coli.build_matrix.deepgemm import DeepGemm
 from coli.build_matrix.matrix import Cell
 from coli.build_matrix.toolkits import Toolkit
 from coli.build_matrix.version import Version
 from coli.errors import BackendRefused, ColiError, UsageError
 
-__all__ = ["Choice", "Recipe", "Refusal"]
+__all__ = ["NOT_OURS", "Choice", "Recipe", "Refusal"]
 
 _USAGE_RULES = ("arch-unknown", "arch-below-minimum", "option-value", "flags-replace-ours")
-_NOT_OURS = ("CUDACXX", "CUDAFLAGS", "CUDAARCHS", "CUDAHOSTCXX", "CXXFLAGS", "LDFLAGS", "NVCC_PREPEND_FLAGS")
+NOT_OURS = (
+    *("CXX", "CXXFLAGS", "CPPFLAGS", "LDFLAGS"),
+    *("CUDACXX", "CUDAFLAGS", "CUDAARCHS", "CUDAHOSTCXX", "NVCC_PREPEND_FLAGS"),
+    *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX"),
+    *("DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES"),
+    *("CMAKE_BUILD_TYPE", "CMAKE_TOOLCHAIN_FILE", "CMAKE_PREFIX_PATH", "CMAKE_INCLUDE_PATH", "CMAKE_LIBRARY_PATH"),
+)
+"""Variables that sway CMake, the compilers or the link, and are no part of a build's identity: none reaches them."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to build one CUDA cell. ``notes`` say what was taken from where, ``warnings`` what may go wrong."""
+    """How to build one CUDA cell. ``notes`` say what was taken from where, ``warnings`` what may go wrong.
+
+    ``shared_cudart``: the CUDA runtime that the library needs to load; None: it holds one.
+    """
 
     cell: Cell
     toolkit: Toolkit
@@ -66,8 +77,9 @@ class Recipe:
     targets: tuple[Target, ...]
     standard: int
     no_tc: bool
+    shared_cudart: str | None
     flavour_arch: str | None
-    deepgemm_include: Path | None
+    deepgemm: DeepGemm | None
     append_flags: tuple[str, ...]
     unpinned: tuple[str, ...]
     minimum_cmake: Version
@@ -87,9 +99,20 @@ class Recipe:
             f"-DCOLI_NO_TC={'ON' if self.no_tc else 'OFF'}",
             f"-DCOLI_FLAVOUR={self.cell.flavour}",
         ]
-        if self.deepgemm_include is not None:
-            arguments.append(f"-DCOLI_DEEPGEMM_INCLUDE={self.deepgemm_include}")
+        if not self.no_tc:
+            arguments.append(f"-DCOLI_CUBLAS_INCLUDE={self.toolkit.include}")
+        if self.shared_cudart is not None:
+            # CMake's own checks link with nvcc, which would look for the static one.
+            arguments += ["-DCOLI_CUDART=shared", "-DCMAKE_CUDA_FLAGS=-cudart shared"]
+        if self.deepgemm is not None:
+            arguments.append(f"-DCOLI_DEEPGEMM_INCLUDE={self.deepgemm.include}")
         return tuple(arguments)
+
+    @property
+    def all_targets(self) -> tuple[Target, ...]:
+        """Return the targets of the whole library: those of the exact kernels, and the flavour's own."""
+        own = () if self.flavour_arch is None else (parse_target(f"sm_{self.flavour_arch}"),)
+        return tuple(dict.fromkeys((*self.targets, *own)))
 
     def nvcc_arguments(self) -> tuple[str, ...]:
         """Return what a direct call of nvcc needs: the same decisions, for probes and tests."""
@@ -102,7 +125,7 @@ class Recipe:
         nvcc reads NVCC_APPEND_FLAGS itself. LIBRARY_PATH lets the link find cudart where nvcc's own profile looks in a
         folder that wheels do not have.
         """
-        changes: dict[str, str | None] = dict.fromkeys(_NOT_OURS)
+        changes: dict[str, str | None] = dict.fromkeys(NOT_OURS)
         changes["NVCC_CCBIN"] = None
         changes["CUDA_HOME"] = changes["CUDA_PATH"] = str(self.toolkit.root)
         changes["NVCC_APPEND_FLAGS"] = None
@@ -128,7 +151,8 @@ class Recipe:
             "targets": [target.short for target in self.targets],
             "standard": self.standard,
             "no_tc": self.no_tc,
+            "shared_cudart": self.shared_cudart,
             "flavour_arch": self.flavour_arch,
-            "deepgemm_include": str(self.deepgemm_include) if self.deepgemm_include else None,
+            "deepgemm": [str(self.deepgemm.include), self.deepgemm.sha256] if self.deepgemm else None,
             "append_flags": list(self.append_flags),
         }

@@ -12,6 +12,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Bundle", "Wheel", "deepgemm_headers_in", "load_bundles", "made_bundle", "make_bundle", "read_bundles"]
+__all__ = ["Bundle", "Wheel", "load_bundles", "made_bundle", "make_bundle", "read_bundles"]
 
 _FILE = Path(__file__).with_name("wheels.toml")
 _STAMP = "coli-bundle.json"
@@ -127,9 +128,11 @@ def make_bundle(
             downloads, tree = Path(temporary) / "wheels", Path(temporary) / "tree"
             downloads.mkdir()
             tree.mkdir()
+            start = time.monotonic()
             if tell is not None:
                 tell(f"{bundle.id}: downloading {len(wheels)} pinned wheels ({bundle.licence})")
             files = _download(bundle, wheels, machine, downloads, environment, python or Path(sys.executable))
+            downloaded = time.monotonic()
             for wheel, file in zip(wheels, files, strict=True):
                 _unpack(file, tree, bundle, wheel)
             if bundle.kind == "toolkit":
@@ -141,15 +144,9 @@ def make_bundle(
                 shutil.rmtree(root)
             tree.rename(root)
         if tell is not None:
-            tell(f"{bundle.id}: made in {root}")
+            seconds = f"download {downloaded - start:.1f} s, unpack and verify {time.monotonic() - downloaded:.1f} s"
+            tell(f"{bundle.id}: {seconds}: {root}")
     return root
-
-
-def deepgemm_headers_in(folder: Path) -> Path | None:
-    """Return the include folder below DEEPGEMM_HOME that has the sm120 kernels, None without one."""
-    proof = Path("deep_gemm", "impls", "sm120_fp8_fp4_gemm_1d1d.cuh")
-    places = (folder, folder / "include", folder / "deep_gemm" / "include")
-    return next((place for place in places if (place / proof).is_file()), None)
 
 
 def _bundle(row: Mapping[str, Any]) -> Bundle:

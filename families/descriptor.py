@@ -35,7 +35,7 @@ API_VERSION = "1.0"
 
 ROLE_KINDS = ("embedding", "head", "norm", "dense", "expert", "router", "hyper", "draft", "ignored")
 EXPERT_PARTS = ("w1", "w2", "w3")
-CAPABILITIES = ("tools", "thinking", "grammar", "vision")
+CAPABILITIES = ("tools", "thinking", "grammar", "vision", "ram_budget", "cuda")
 
 # A descriptor is text that a stranger may have written: bounded before it is parsed.
 MAX_BYTES = 256 * 1024

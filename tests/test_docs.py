@@ -16,7 +16,7 @@ WRITER = runpy.run_path(str(ROOT / "ci" / "write_docs.py"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
-@pytest.mark.parametrize("table", WRITER["TABLES"], ids=lambda table: table[0])
+@pytest.mark.parametrize("table", WRITER["TABLES"], ids=lambda table: f"{table[0]}-{table[1].split(':')[0][5:]}")
 def test_tables_are_those_of_today(table: tuple[str, str, str, object]) -> None:
     name, begin, end, render = table
     page = (ROOT / "docs" / name).read_text(encoding="utf-8")

@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #define COLI_ABI_MAJOR 1
-#define COLI_ABI_MINOR 0
+#define COLI_ABI_MINOR 1
 
 /* Operating system, pointer size, byte order: a library that was built for something else answers another tag. */
 #if defined(_WIN32)
@@ -59,7 +59,8 @@ enum {
   COLI_REASON_SHAPE = 2,  /* a size that this backend cannot take */
   COLI_REASON_PLACE = 3,  /* memory in a place that it cannot reach */
   COLI_REASON_MEMORY = 4, /* does not fit into what it may use */
-  COLI_REASON_DEVICE = 5  /* the device lacks a capability */
+  COLI_REASON_DEVICE = 5, /* the device lacks a capability */
+  COLI_REASON_LIBRARY = 6 /* a library that it opens at run time is not there, or not the right one */
 };
 
 /* Sites of FAILED. */

@@ -13,6 +13,8 @@
 #endif
 #if defined(__linux__)
 #include <unistd.h>
+#elif defined(_WIN32)
+#include <windows.h>
 #endif
 
 namespace coli_cpu {
@@ -106,6 +108,9 @@ int cores() {
 #if defined(__linux__)
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#elif defined(_WIN32)
+  DWORD_PTR mine = 0, all = 0; /* both 0 for a process in several groups of 64 processors: it has enough of them */
+  if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all) && mine) return __builtin_popcountll(mine);
 #endif
   return 1 << 20;
 }

@@ -1,6 +1,7 @@
 /* services.cpp: contexts, weights and buffers. Compiled for the baseline machine, so that a wrong machine gets an answer. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #if defined(_WIN32)
 #include <windows.h>
 #else
@@ -121,6 +122,11 @@ coli_status context_create(const coli_context_config *config, coli_context **con
     return fail(error, COLI_SITE_MEMORY, "cannot have %llu bytes of workspace and %d threads",
                 static_cast<unsigned long long>(config->workspace_bytes), config->threads);
   }
+  // Touched now: what a plan counts is there from the start, and a machine that is short of memory shows it here and not
+  // in the middle of an answer. Not more than is always enough: a caller may map a larger one and never use it.
+  const uint64_t always = COLI_WORKSPACE_BYTES(config->threads) - thread_bytes;
+  memset(made->workspace, 0, made->shared_bytes < always ? made->shared_bytes : always);
+  memset(made->workspace + made->shared_bytes, 0, thread_bytes);
   *context = made;
   return COLI_DONE;
 }

@@ -20,11 +20,15 @@ void (*erase(Function function))(void) {
   return reinterpret_cast<void (*)(void)>(function);
 }
 
+/* The stages of the fast mode have no form here that would be faster than the exact ones: absent slots. The names hide the declarations
+ * of slots.h. */
+constexpr decltype(nullptr) fast_matmul_fp8 = nullptr, fast_matmul_fp4 = nullptr;
+
 /* Calls are complete on return, so there is nothing to order: the optional services (streams) are absent. */
 #define COLI_SERVICE(requirement, name, ...) COLI_SERVICE_##requirement(name, #__VA_ARGS__)
 #define COLI_SERVICE_OPTIONAL(name, arguments) {#name, signature(#name "(" arguments ")"), nullptr},
 #define COLI_SERVICE_MANDATORY(name, arguments) \
-  {#name, signature(#name "(" arguments ")"), erase(static_cast<coli_##name##_fn>(&coli_cpu::name))},
+  {#name, signature(#name "(" arguments ")"), erase(static_cast<coli_##name##_fn>(name))},
 #define COLI_STAGE(requirement, name, ...) COLI_SERVICE_MANDATORY(name, #__VA_ARGS__)
 const coli_slot kSlots[] = {
 #include "../abi/coli_slots.inc"

@@ -7,6 +7,9 @@
 
 #include "matvec.h"
 #include "slots.h"
+#if defined(COLI_BLOCK_SCALE)
+#include "block_scale.h"
+#endif
 
 namespace coli_cuda {
 
@@ -27,6 +30,9 @@ namespace {
 
 /* What was made so far, taken back. */
 void release(coli_context *context) {
+#if defined(COLI_BLOCK_SCALE)
+  close_block_scale(context);
+#endif
   for (Buffer *buffer = context->buffers; buffer;) {
     Buffer *const next = buffer->next;
     cudaFree(buffer->data);

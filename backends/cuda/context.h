@@ -30,6 +30,8 @@ struct Buffer {
   uint64_t bytes;
 };
 
+struct BlockScale; /* block_scale.h */
+
 }  // namespace coli_cuda
 
 struct coli_context {
@@ -41,6 +43,7 @@ struct coli_context {
   uint64_t weights, streams; /* alive */
   uint64_t weight_bytes;
   coli_cuda::Buffer *buffers;
+  coli_cuda::BlockScale *block_scale; /* cuBLASLt, once a product of the fast mode has asked for it */
 };
 
 namespace coli_cuda {

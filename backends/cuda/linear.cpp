@@ -1,6 +1,7 @@
 /* linear.cpp: the products with an uploaded weight. */
 #include "context.h"
 #include "matvec.h"
+#include "product.h"
 #include "slots.h"
 
 namespace coli_cuda {
@@ -10,6 +11,22 @@ using coli_common::check_range;
 using coli_common::decline;
 using coli_common::fail;
 using coli_common::kAny;
+
+coli_status check_product(const coli_context *context, int32_t format, const coli_weight *weight, const coli_matrix *x,
+                          int64_t groups, const coli_matrix *y, coli_error *error) {
+  if (!context || !weight) return fail(error, COLI_SITE_ARGUMENT, "context or weight is null");
+  const coli_common::WeightFacts &facts = weight->host;
+  if (facts.format != format)
+    return fail(error, COLI_SITE_ARGUMENT, "weight has format %d, expected %d", facts.format, format);
+  COLI_TRY(check_range(error, "groups", groups, 1, facts.rows > 0 ? facts.rows : 1));
+  if (facts.rows % groups != 0)
+    return fail(error, COLI_SITE_ARGUMENT, "groups is %lld, expected a divisor of %lld rows",
+                static_cast<long long>(groups), static_cast<long long>(facts.rows));
+  COLI_TRY(check_matrix(error, "x", x, kAny, groups * facts.cols, COLI_TYPE_F32, true));
+  COLI_TRY(check_matrix(error, "y", y, x->rows, facts.rows, COLI_TYPE_F32, true));
+  if (!weight->uploaded) return decline(error, COLI_REASON_PLACE, "the weight was not uploaded to the device");
+  return COLI_DONE;
+}
 
 namespace {
 
@@ -31,17 +48,8 @@ Place place_of(const coli_matrix *matrix, uint8_t *workspace) {
 
 coli_status matmul(coli_context *context, coli_stream *stream, int32_t format, const coli_weight *weight,
                    const coli_matrix *x, int64_t groups, coli_matrix *y, coli_error *error) {
-  if (!context || !weight) return fail(error, COLI_SITE_ARGUMENT, "context or weight is null");
+  COLI_TRY(check_product(context, format, weight, x, groups, y, error));
   const coli_common::WeightFacts &facts = weight->host;
-  if (facts.format != format)
-    return fail(error, COLI_SITE_ARGUMENT, "weight has format %d, expected %d", facts.format, format);
-  COLI_TRY(check_range(error, "groups", groups, 1, facts.rows > 0 ? facts.rows : 1));
-  if (facts.rows % groups != 0)
-    return fail(error, COLI_SITE_ARGUMENT, "groups is %lld, expected a divisor of %lld rows",
-                static_cast<long long>(groups), static_cast<long long>(facts.rows));
-  COLI_TRY(check_matrix(error, "x", x, kAny, groups * facts.cols, COLI_TYPE_F32, true));
-  COLI_TRY(check_matrix(error, "y", y, x->rows, facts.rows, COLI_TYPE_F32, true));
-  if (!weight->uploaded) return decline(error, COLI_REASON_PLACE, "the weight was not uploaded to the device");
   if (x->rows == 0 || facts.rows == 0) return COLI_DONE;
 
   /* Results of all tokens first, then as many tokens of x as fit behind them. */

@@ -35,6 +35,12 @@ coli_status matmul_fp8(coli_context *context, coli_stream *stream, const coli_we
                        int64_t groups, coli_matrix *y, coli_error *error);
 coli_status matmul_fp4(coli_context *context, coli_stream *stream, const coli_weight *weight, const coli_matrix *x,
                        int64_t groups, coli_matrix *y, coli_error *error);
+#if defined(COLI_BLOCK_SCALE) || defined(COLI_DEEPGEMM)
+coli_status fast_matmul_fp8(coli_context *context, coli_stream *stream, const coli_weight *weight, const coli_matrix *x,
+                            int64_t groups, coli_matrix *y, coli_error *error);
+coli_status fast_matmul_fp4(coli_context *context, coli_stream *stream, const coli_weight *weight, const coli_matrix *x,
+                            int64_t groups, coli_matrix *y, coli_error *error);
+#endif
 }  // namespace serving
 
 }  // namespace coli_cuda

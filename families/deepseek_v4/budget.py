@@ -23,6 +23,7 @@ __all__ = [
     "score_rows",
     "slab_bytes",
     "state_shapes",
+    "weight_bytes",
 ]
 
 # Index scores are made in tiles of rows, so that a million tokens of context do not cost a gigabyte of scratch.
@@ -116,20 +117,32 @@ def slab_bytes(geometry: Geometry, tensor_bytes: Mapping[str, int]) -> int:
     return max(slabs)
 
 
-def ledger_items(geometry: Geometry, tensor_bytes: Mapping[str, int], *, context: int, chunk: int) -> list[Item]:
+def weight_bytes(geometry: Geometry, tensor_bytes: Mapping[str, int]) -> tuple[int, int]:
+    """Return `dense_bytes` and `slab_bytes`: they depend on the files only, and take a while for 33 thousand names."""
+    return dense_bytes(geometry, tensor_bytes), slab_bytes(geometry, tensor_bytes)
+
+
+def ledger_items(
+    geometry: Geometry,
+    tensor_bytes: Mapping[str, int],
+    *,
+    context: int,
+    chunk: int,
+    weights: tuple[int, int] | None = None,
+) -> list[Item]:
     """Return what the engine reserves in RAM, in this order; `tensor_bytes`: name -> bytes in the files.
 
-    The last item is the expert cache: `count` slabs hold every expert, `minimum` those of one token.
+    The last item is the expert cache: `count` slabs hold every expert, `minimum` those of one token. `weights`: what
+    `weight_bytes` returns, for whoever asks more than once.
     """
     g = geometry
+    dense, slab = weights or weight_bytes(g, tensor_bytes)
     state = [state_shapes(g, layer, context, chunk) for layer in range(g.layers)]
     return [
-        Item("dense weights", "ram", dense_bytes(g, tensor_bytes)),
+        Item("dense weights", "ram", dense),
         Item("KV and compressed entries", "ram", sum(_bytes_of(s) for s in state)),
         Item("activations", "ram", _bytes_of(activation_shapes(g, context, chunk))),
-        Item(
-            "expert cache", "ram", slab_bytes(g, tensor_bytes), count=g.layers * g.experts, minimum=g.experts_per_token
-        ),
+        Item("expert cache", "ram", slab, count=g.layers * g.experts, minimum=g.experts_per_token),
     ]
 
 

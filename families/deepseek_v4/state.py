@@ -56,7 +56,7 @@ class Scratch:
 
     def __init__(self, geometry: Geometry, context: int, chunk: int) -> None:
         self._whole = {
-            name: aligned_matrix(*shape, np.int32 if name in _INTEGERS else np.float32)
+            name: _zeros(shape, np.int32 if name in _INTEGERS else np.float32)
             for name, shape in activation_shapes(geometry, context, chunk).items()
         }
         self._views: dict[int, SimpleNamespace] = {}
@@ -71,3 +71,10 @@ class Scratch:
                 self._views.clear()
             self._views[tokens] = views
         return views
+
+
+def _zeros(shape: tuple[int, int], dtype: type[Any]) -> npt.NDArray[Any]:
+    """Return a matrix whose pages are there: a short prompt then needs the memory that a long one does."""
+    matrix = aligned_matrix(*shape, dtype)
+    matrix.fill(0)
+    return matrix

@@ -53,12 +53,17 @@ def run_step(step: list[str]) -> None:
 
 
 def find_libraries(folder: Path) -> dict[str, Path]:
-    return {path.stem.removeprefix("libcoli_cpu_"): path for path in folder.glob("libcoli_cpu_*.so")}
+    """Return the CPU libraries in a folder by level: ``libcoli_cpu_x86_64_v3.so`` and ``coli_cpu_x86_64_v3.dll``."""
+    files = (*folder.glob("libcoli_cpu_*.so"), *folder.glob("coli_cpu_*.dll"))
+    return {path.stem.removeprefix("lib").removeprefix("coli_cpu_"): path for path in files}
 
 
 def build_driver(folder: Path, compiler: str, flags: tuple[str, ...], run: tuple[str, ...]) -> tuple[str, ...]:
-    run_step([compiler, "-std=c++17", "-O1", *flags, str(DRIVER), "-o", str(folder / "replay"), "-ldl"])
-    return (*run, str(folder / "replay"))
+    """Compile the replay driver; Windows finds a program by its suffix, and has no libdl."""
+    windows = "mingw" in compiler
+    driver = folder / ("replay.exe" if windows else "replay")
+    run_step([compiler, "-std=c++17", "-O1", *flags, str(DRIVER), "-o", str(driver), *([] if windows else ["-ldl"])])
+    return (*run, str(driver))
 
 
 def nvidia_tool(name: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import native
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from coli.backends import vectors
 
 Array = NDArray[Any]
+SEED = 7  # of the calls whose bytes all libraries share
 
 
 @dataclass
@@ -302,3 +304,15 @@ def to_case(call: Call, after: list[Any]) -> vectors.Case:
         return vectors.Integer(int(value))
 
     return vectors.Case(call.stage, tuple(argument(index, value) for index, value in enumerate(call.values)))
+
+
+def record(library: Path) -> bytes:
+    """Return a vector file of all calls with the outputs of one library."""
+    opened = native.Library(library)
+    made = []
+    for call in all_calls(SEED):
+        with native.Context(opened) as context:
+            made.append(to_case(call, run_native(context, call)))
+    data = vectors.write_vectors(made)
+    assert list(vectors.read_vectors(data)) == made
+    return data

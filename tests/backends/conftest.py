@@ -70,3 +70,13 @@ def native_build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     if not installed:
         return build_backends(folder)
     return Build(installed, build_driver(folder, "c++", (), ()))
+
+
+@pytest.fixture(scope="session")
+def recorded(native_build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A vector file of all calls with the portable library's outputs."""
+    import cases
+
+    path = tmp_path_factory.mktemp("vectors") / "all.bin"
+    path.write_bytes(cases.record(native_build.libraries["portable"]))
+    return path

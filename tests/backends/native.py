@@ -94,6 +94,11 @@ def slot_list() -> list[tuple[str, str, str, str]]:
     return [(kind, need, name, " ".join(arguments.split())) for kind, need, name, arguments in found]
 
 
+def exact_stages() -> set[str]:
+    """Return the stages whose bits are promised: all but those of the fast mode, which a CPU backend lacks."""
+    return {name for kind, _, name, _ in slot_list() if kind == "STAGE" and not name.startswith("fast_")}
+
+
 def signature(text: str) -> int:
     """Return the 64-bit FNV-1a hash of ``text``."""
     value = 0xCBF29CE484222325

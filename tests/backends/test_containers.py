@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from coli.backends.containers import Container, ContainerError, read_container
 from coli.backends.dependencies import resolve_closure
+from coli.backends.gates import check_dependencies
 
 
 def pe_library(*, machine: int = 0x8664, traits: int = 0x2022, names: tuple[str, ...] = ("KERNEL32.dll",)) -> bytes:
@@ -31,6 +32,7 @@ def pe_library(*, machine: int = 0x8664, traits: int = 0x2022, names: tuple[str,
     section = bytes(imports + text)
     optional = bytearray(112 + 16 * 8)
     struct.pack_into("<H", optional, 0, 0x20B)
+    struct.pack_into("<I", optional, 108, 16)  # the directories that follow
     struct.pack_into("<II", optional, 112 + 8, 0x1000, len(imports))
     offset = 64 + 24 + len(optional) + 40
     file = struct.pack("<4sHHIIIHH", b"PE\0\0", machine, 1, 0, 0, 0, len(optional), traits)
@@ -75,6 +77,54 @@ def test_closure_of_a_windows_library(tmp_path: Path) -> None:
     (tmp_path / "near.dll").write_bytes(pe_library(names=("gone.dll",)))
     closure = resolve_closure(path, read_container(path), root=tmp_path)
     assert closure.missing == (("libgomp-1.dll", path.name), ("gone.dll", "near.dll"))
+
+
+def test_windows_looks_beside_the_library_and_in_system32(tmp_path: Path) -> None:
+    """Names have no case; a dependency's own folder, PATH and names with a folder in them count for nothing."""
+    system, house = tmp_path / "WINDOWS" / "system32", tmp_path / "house"
+    for folder in (system, house, tmp_path / "path"):
+        folder.mkdir(parents=True)
+    (system / "kernel32.dll").write_bytes(pe_library(names=("nobody-asks.dll",)))
+    (house / "Near.dll").write_bytes(pe_library(names=("KERNEL32.DLL", "path.dll")))
+    (house / "other.dll").write_bytes(pe_library(machine=0xAA64))
+    (tmp_path / "path" / "path.dll").write_bytes(pe_library(names=()))
+    path = house / "coli_cuda.dll"
+    names = ("Kernel32.dll", "Near.dll", "NEAR.dll", "other.dll", "..\\path\\path.dll", "ext-ms-win-x-l1-1-0.dll")
+    path.write_bytes(pe_library(names=names))
+    closure = resolve_closure(path, read_container(path), library_path=(tmp_path / "path",), root=tmp_path)
+    assert closure.found == {
+        "Kernel32.dll": "system",
+        "Near.dll": str(house / "Near.dll"),
+        "ext-ms-win-x-l1-1-0.dll": "system",
+    }
+    here = "coli_cuda.dll"
+    assert closure.missing == (("other.dll", here), ("..\\path\\path.dll", here), ("path.dll", "Near.dll"))
+    assert closure.searched == (str(house), str(system))
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("VCRUNTIME140_1.dll", "install the Microsoft Visual C++ Redistributable"),
+        ("MSVCP140.dll", "install the Microsoft Visual C++ Redistributable"),
+        ("libwinpthread-1.dll", "put it beside the library; PATH is not searched"),
+    ],
+)
+def test_fix_of_a_missing_dll(tmp_path: Path, name: str, fix: str) -> None:
+    path = tmp_path / "coli_cuda.dll"
+    path.write_bytes(pe_library(names=(name,)))
+    finding = check_dependencies(path, read_container(path))
+    assert (finding.code, finding.fix) == ("dependencies.missing", fix)
+    assert finding.evidence == f"missing: {name} (needed by coli_cuda.dll)"
+
+
+def test_directories_that_a_dll_does_not_have(tmp_path: Path) -> None:
+    """NumberOfRvaAndSizes says how many directories there are: what follows it is something else."""
+    data = bytearray(pe_library())
+    struct.pack_into("<I", data, 64 + 24 + 108, 1)
+    path = tmp_path / "a.dll"
+    path.write_bytes(data)
+    assert read_container(path).needed == ()
 
 
 def test_elf_as_readelf_sees_it(build_stub: Callable[..., Path]) -> None:

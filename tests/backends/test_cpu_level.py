@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coli.backends.cpu_level import cpu_level, decide_levels, missing_flags, normal_machine
+from coli.backends.cpu_level import cpu_level, decide_levels, missing_flags, normal_machine, saved_flags
 from coli.backends.gates import check_cpu
 
 # The flags line of three machines, cut to what matters and a few that do not.
@@ -64,6 +64,20 @@ def test_arm(tmp_path: Path) -> None:
     assert check_cpu("neon", cpu).verdict == "ok"
     finding = check_cpu("x86-64-v4", cpu)
     assert finding.evidence == "x86-64-v4 is for x86_64, this machine is aarch64"
+
+
+@pytest.mark.parametrize(
+    ("enabled", "levels"),
+    [
+        (0xE7, ("x86-64-v4", "x86-64-v3", "portable")),  # XCR0: x87, SSE, AVX, and the three parts of AVX-512
+        (0x07, ("x86-64-v3", "portable")),
+        (0x67, ("x86-64-v3", "portable")),
+        (0x03, ("portable",)),
+        (0x00, ("portable",)),
+    ],
+)
+def test_registers_that_windows_does_not_save(enabled: int, levels: tuple[str, ...]) -> None:
+    assert decide_levels("x86_64", saved_flags(frozenset(ZEN4.split()), enabled)) == levels
 
 
 def test_names_of_machines() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from building import Build
 from stubs import Stub, open_stub
 
 from coli.backends.abi import SLOTS
@@ -14,21 +15,21 @@ from coli.backends.abi.structs import workspace_bytes
 from coli.backends.dispatch import Dispatcher, Fallback, Format
 from coli.errors import StageError
 
-Build = Callable[..., Path]
+BuildStub = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def serving(build_stub: Build) -> Stub:
+def serving(build_stub: BuildStub) -> Stub:
     return open_stub(build_stub(), "serving")
 
 
 @pytest.fixture(scope="module")
-def declining(build_stub: Build) -> Stub:
+def declining(build_stub: BuildStub) -> Stub:
     return open_stub(build_stub("libcoli_cpu_portable.so", "STUB_NO_STAGE"), "declining")
 
 
 @pytest.fixture(scope="module")
-def bindless(build_stub: Build) -> Stub:
+def bindless(build_stub: BuildStub) -> Stub:
     return open_stub(build_stub("libcoli_cpu_portable.so", "STUB_DECLINE_BIND"), "bindless")
 
 
@@ -131,6 +132,20 @@ def test_stage_that_nobody_serves(chain: tuple[Dispatcher, list[Fallback]]) -> N
     assert told == []  # nobody took over, so nothing fell back
 
 
+def test_a_fast_product_is_never_replaced_by_the_exact_one(native_build: Build) -> None:
+    portable = open_stub(native_build.libraries["portable"], "cpu-portable")
+    with Dispatcher([portable], 1, workspace_bytes(1)) as dispatcher:
+        codes, scales = np.zeros((2, 32), np.uint8), np.full((1, 1), 127, np.uint8)
+        weight = dispatcher.bind("w", Format.FP8_BLOCK, 2, 32, codes, scales)
+        y = np.full((1, 2), 7, np.float32)
+        for stage in ("fast_matmul_fp8", "fast_matmul_fp4"):
+            with pytest.raises(StageError) as caught:
+                getattr(dispatcher, stage)(weight, np.ones((1, 32), np.float32), 1, y)
+            assert caught.value.code == "stage.unserved"
+            assert caught.value.observed == f"cpu-portable: slot {stage} is absent (code 0)"
+    assert y.tolist() == [[7, 7]]
+
+
 def test_wrong_arguments_are_not_a_fallback(chain: tuple[Dispatcher, list[Fallback]]) -> None:
     dispatcher, _ = chain
     with pytest.raises(TypeError, match="add: x: expected float32 or int32"):
@@ -153,7 +168,7 @@ def test_context_that_cannot_be_made(serving: Stub) -> None:
         Dispatcher([], 1, 0)
 
 
-def test_failure_of_the_backend_falls_through(build_stub: Build, serving: Stub) -> None:
+def test_failure_of_the_backend_falls_through(build_stub: BuildStub, serving: Stub) -> None:
     broken = open_stub(build_stub("libcoli_cpu_portable.so", "STUB_DEVICE_LOST"), "broken")
     told: list[Fallback] = []
     with Dispatcher([broken, serving], 1, workspace_bytes(1), told.append) as dispatcher:

@@ -189,6 +189,23 @@ def test_missing_dependency_is_named(build_stub: Build, compiler: str, tmp_path:
     assert look(near, stub_canary).accepted
 
 
+def test_a_missing_cuda_runtime_has_two_ways_out(
+    build_stub: Build, compiler: str, tmp_path: Path, stub_canary: Path
+) -> None:
+    source, runtime = tmp_path / "runtime.c", tmp_path / "libcudart.so.12"
+    source.write_text("int stub_dependency(void) { return 1; }\n", encoding="utf-8")
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", str(source), "-o", str(runtime), f"-Wl,-soname,{runtime.name}"], check=True
+    )
+    trace = look(build_stub("libcoli_cpu_runtime.so", "STUB_NEEDS", link=(str(runtime),)), stub_canary)
+    finding = trace.refusal
+    assert finding is not None and finding.evidence == "missing: libcudart.so.12 (needed by libcoli_cpu_runtime.so)"
+    assert finding.fix == (
+        "put the folder that has libcudart.so.12 (the CUDA 12 toolkit's, or its pip wheel's) on LD_LIBRARY_PATH, or "
+        "build with a toolkit that has libcudart_static.a, which the library then holds"
+    )
+
+
 # -- manifest
 
 
@@ -253,7 +270,7 @@ def test_level_of_another_machine(build_stub: Build, copy: Callable[[Path], Path
     [
         (("STUB_NO_QUERY",), "handshake.no-query", "no symbol coli_backend_query"),
         (("STUB_NULL_TABLE",), "handshake.null-table", "coli_backend_query returned null"),
-        (("STUB_MAJOR=2",), "handshake.abi-major", "ABI 2.0"),
+        (("STUB_MAJOR=2",), "handshake.abi-major", "ABI 2.1"),
         (("STUB_PLATFORM=0xC0110281u",), "handshake.platform", "built for Windows, 64-bit, little-endian (0xc0110281)"),
         (("STUB_MATRIX_SIZE=48",), "handshake.sizes", "matrix_size 48 (ours 40)"),
         (("STUB_SHORT_TABLE",), "handshake.table-size", "the table has 12 bytes"),
@@ -294,11 +311,12 @@ def test_hang_is_ended_by_the_deadline(build_stub: Build, stub_canary: Path) -> 
 def test_older_minor_lacks_what_the_newer_has() -> None:
     rows = [[slot.name, slot.signature, True] for slot in SLOTS]
     assert decide_slots(rows).verdict == "ok"
-    finding = decide_slots(rows[:-5], abi=(1, -1))
+    finding = decide_slots(rows[:-7], abi=(1, 0))
     assert (finding.code, finding.evidence) == ("slots.older-minor", "absent: moe, add")
-    assert finding.expected == "ABI 1.0 or later; the library is of ABI 1.-1"
+    assert finding.expected == "ABI 1.1 or later; the library is of ABI 1.0"
+    assert decide_slots(rows[:-2], abi=(1, 0)).verdict == "ok"  # what 1.1 added is optional
     more = [*rows, ["invented_later", 7, True]]
-    assert decide_slots(more, abi=(1, 1)).verdict == "ok"  # a newer minor has more at its end
+    assert decide_slots(more, abi=(1, 2)).verdict == "ok"  # a newer minor has more at its end
 
 
 # -- canary

@@ -65,6 +65,14 @@ def test_one_fault_each(tmp_path: Path, source: str, options: tuple[str, ...], s
     assert problem.startswith(says)
 
 
+def test_a_library_that_it_was_decided_to_need(tmp_path: Path) -> None:
+    library = build(tmp_path, QUERY, "-Wl,--no-as-needed", "-lstdc++")
+    assert audit_library(library, None, needs=("libstdc++.so.6",)) == ()
+    assert audit_library(library, None, needs=("libstdc++.so.6", "libcudart.so.12")) == (
+        "it does not need libcudart.so.12, though it was to be linked with it",
+    )
+
+
 @pytest.mark.parametrize(
     ("code", "asked", "says"),
     [

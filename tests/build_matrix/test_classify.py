@@ -57,6 +57,20 @@ LINES = [
     ("bash: line 1: nvcc: command not found", "nvcc-missing"),
     ("  No CMAKE_CUDA_COMPILER could be found.", "nvcc-missing"),
     ("ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'", "arch-unsupported-by-toolkit"),
+    # Block-scaled kernels for plain sm_120, nvcc 13.0.
+    (
+        "ptxas /tmp/t.ptx, line 1107; error   : Feature '.m8n16' not supported on .target 'sm_120'",
+        "arch-specific-code",
+    ),
+    (
+        "ptxas /tmp/t.ptx, line 1355; error   : Instruction 'mma with block scale' not supported on .target 'sm_120'",
+        "arch-specific-code",
+    ),
+    (
+        "backends/deepgemm/adapter.cuh:9:2: error: #error \"DeepGEMM's kernels are compiled for sm_120a and for nothing "
+        'else"',
+        "arch-specific-code",
+    ),
     (
         "ptxas x.ptx, line 12; error   : Instruction 'mma' requires .target sm_120a or higher",
         "arch-unsupported-by-toolkit",

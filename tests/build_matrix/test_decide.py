@@ -9,6 +9,7 @@ import pytest
 from coli.build_matrix.arch import Card
 from coli.build_matrix.compilers import HostCompiler, find_compilers
 from coli.build_matrix.decide import Facts, decide_cell, decide_cells
+from coli.build_matrix.deepgemm import DeepGemm
 from coli.build_matrix.matrix import load_matrix, parse_cell
 from coli.build_matrix.recipe import Recipe, Refusal
 from coli.build_matrix.request import Request, for_cell, read_request
@@ -49,6 +50,11 @@ def tool(version: str, *, origin: str = "/usr/local", cublas: str | None = None,
         newest_glibc=None,
         findings=(),
     )
+
+
+def headers(include: str = "/pinned", **more: object) -> DeepGemm:
+    """Return headers of DeepGEMM that our adapter was written for."""
+    return replace(DeepGemm(Path(include), MATRIX.deepgemm_api, 28, 18, "0"), **more)  # type: ignore[arg-type]
 
 
 def facts(*toolkits: Toolkit, cards: tuple[Card, ...] = (), driver: str | None = None, **more: object) -> Facts:
@@ -99,6 +105,26 @@ def test_cublas_headers_count_not_the_toolkit() -> None:
     assert built(decide(facts(tool("13.0.88", cublas="13.0.2")), NO_TC="1")).no_tc
 
 
+def test_no_tc_0_is_refused_with_ways_out_and_takes_the_toolkit_that_can() -> None:
+    refusal = refused(decide(facts(tool("12.4.131")), NO_TC="0"), "tensor-cores-need-cublaslt")
+    assert [choice.value for choice in refusal.choices] == ["pypi:13.0", "NO_TC=1"]
+    both = facts(tool("13.0.88", origin="PATH"), tool("12.8.61", cublas="12.8.3"))
+    assert built(decide(both)).toolkit.root == Path("/usr/local/cuda-13.0")
+    recipe = built(decide(both, NO_TC="0"))
+    assert recipe.toolkit.root == Path("/usr/local/cuda-12.8")
+    assert any("it has the cuBLAS headers that NO_TC=0 needs" in note for note in recipe.notes)
+
+
+def test_a_toolkit_without_the_static_runtime_gives_a_library_that_needs_the_shared_one() -> None:
+    recipe = built(decide(facts(replace(tool("12.4.131"), cudart_static=False))))
+    assert recipe.shared_cudart == "libcudart.so.12"
+    assert {"-DCOLI_CUDART=shared", "-DCMAKE_CUDA_FLAGS=-cudart shared"} <= set(recipe.cmake_arguments())
+    assert any("COLI_CUDART=shared by itself: no libcudart_static.a" in note for note in recipe.notes)
+    plain = built(decide(facts(tool("12.4.131"))))
+    assert plain.shared_cudart is None and not any("CUDART" in word for word in plain.cmake_arguments())
+    assert plain.identity() != recipe.identity()
+
+
 @pytest.mark.parametrize(("name", "text"), [("NO_TC", "yes"), ("DEEPGEMM", "2"), ("NO_TC", "01")])
 def test_options_that_are_not_understood(name: str, text: str) -> None:
     outcome = decide_cells(read_request({name: text}), facts(tool("13.0.88")), MATRIX)[0]
@@ -111,7 +137,7 @@ def test_an_empty_variable_is_not_set() -> None:
 
 def test_options_only_add() -> None:
     """Architecture, host compiler and standard survive every combination (the standard once)."""
-    found = facts(tool("13.0.88", cublas="13.0.2"), deepgemm_pinned=Path("/pinned"))
+    found = facts(tool("13.0.88", cublas="13.0.2"), deepgemm_pinned=headers())
     for arch, no_tc, deepgemm in itertools.product(("portable", "sm_90", "sm_120a"), "01", "01"):
         request = read_request({"CUDA_ARCH": arch, "NO_TC": no_tc, "DEEPGEMM": deepgemm, "NVCC_CCBIN": "g++-13"})
         outcomes = [built(outcome) for outcome in decide_cells(request, found, MATRIX)]
@@ -124,26 +150,49 @@ def test_options_only_add() -> None:
             assert sum(word.startswith("-std") for word in command) == 1
             assert sum("STANDARD" in word for word in arguments) == 1
             assert "-DCMAKE_CUDA_HOST_COMPILER=/usr/bin/g++-13" in arguments
-            assert one.targets == outcomes[0].targets
-        assert outcomes[0].flavour_arch is None and outcomes[0].standard == 17
-        assert all(one.flavour_arch == "120a" and one.standard == 20 for one in outcomes[1:])
+            assert one.standard == 17
+        assert outcomes[0].flavour_arch is None
+        for one in outcomes[1:]:
+            assert one.flavour_arch == "120a"
+            # A library that serves 12.0 only needs the exact kernels there; nothing that was asked for goes.
+            added = [target.name for target in one.targets if target not in outcomes[0].targets]
+            assert added == (["sm_120a"] if arch == "sm_90" else [])
+            assert one.targets[: len(outcomes[0].targets)] == outcomes[0].targets
+            assert "sm_120a" in [target.name for target in one.all_targets]
 
 
 def test_deepgemm_needs_its_toolkit_and_its_headers() -> None:
     old = refused(decide(facts(tool("12.6.85")), "deepgemm", DEEPGEMM="1"), "deepgemm-needs-toolkit")
     assert "sm_120a code needs toolkit 12.8 or later" in old.reason
     refused(decide(facts(tool("12.8.93")), "deepgemm", DEEPGEMM="1"), "deepgemm-needs-headers")
-    home = facts(tool("12.8.93"), deepgemm_home=Path("/home/dg"), deepgemm_pinned=Path("/pinned"))
+    home = facts(tool("12.8.93"), deepgemm_home=headers("/home/dg"), deepgemm_pinned=headers())
     recipe = built(decide(home, "deepgemm", DEEPGEMM="1", DEEPGEMM_HOME="/home/dg"))
-    assert (recipe.deepgemm_include, recipe.unpinned) == (Path("/home/dg"), ("DEEPGEMM_HOME",))
+    assert (recipe.deepgemm, recipe.unpinned) == (home.deepgemm_home, ("DEEPGEMM_HOME",))
     assert "-DCOLI_DEEPGEMM_INCLUDE=/home/dg" in recipe.cmake_arguments()
     # A folder that was named and has nothing is not replaced by the pinned one.
-    empty = facts(tool("12.8.93"), deepgemm_pinned=Path("/pinned"))
+    empty = facts(tool("12.8.93"), deepgemm_pinned=headers())
     refused(decide(empty, "deepgemm", DEEPGEMM="1", DEEPGEMM_HOME="/x"), "deepgemm-needs-headers")
 
 
+@pytest.mark.parametrize(
+    ("changes", "observed"),
+    [
+        ({"api": "1", "template_parameters": 27}, "27 template parameters and 18 of the function"),
+        ({"api": "1"}, "28 template parameters and 18 of the function, of other names or kinds"),
+        ({"api": None, "template_parameters": 0, "parameters": 0}, "the declaration of its kernel cannot be read"),
+    ],
+)
+def test_other_headers_are_refused_before_compiling(changes: dict[str, object], observed: str) -> None:
+    found = facts(tool("13.0.88"), deepgemm_home=headers("/home/dg", **changes), deepgemm_pinned=headers())
+    refusal = refused(decide(found, "deepgemm", DEEPGEMM="1", DEEPGEMM_HOME="/home/dg"), "deepgemm-api")
+    assert refusal.subject == "DEEPGEMM_HOME=/home/dg (environment)"
+    assert (refusal.observed, refusal.expected) == (observed, "28 and 18, as in sgl-deep-gemm 0.2.5")
+    pinned = facts(tool("13.0.88"), deepgemm_pinned=headers(**changes))
+    assert refused(decide(pinned, "deepgemm", DEEPGEMM="1"), "deepgemm-api").subject == "the pinned headers"
+
+
 def test_both_flavours_come_from_one_toolkit() -> None:
-    found = facts(tool("12.6.85", origin="PATH"), tool("13.0.88"), deepgemm_pinned=Path("/pinned"))
+    found = facts(tool("12.6.85", origin="PATH"), tool("13.0.88"), deepgemm_pinned=headers())
     request = read_request({"CUDA_ARCH": "sm_90", "DEEPGEMM": "1"})
     assert {built(one).toolkit.root.name for one in decide_cells(request, found, MATRIX)} == {"cuda-13.0"}
     assert built(decide(found, CUDA_ARCH="sm_90")).toolkit.root.name == "cuda-12.6"
@@ -326,7 +375,7 @@ def test_every_cell_of_the_matrix_is_built_or_refused_by_its_rule(id: str) -> No
     found = facts(
         tool(cell.toolkit.short, cublas=cell.toolkit.short),
         cards=(Card(0, "RTX 4090", (8, 9)),),
-        deepgemm_pinned=Path("/pinned"),
+        deepgemm_pinned=headers(),
     )
     outcome = decide_cell(for_cell(Request(), cell), found, MATRIX, cell.flavour)
     if cell.refused_by:

@@ -60,6 +60,11 @@ class Bench:
         self.played = PACKAGE_LIB / self.plan.library
         self.said: list[str] = []
 
+    @property
+    def build_folder(self) -> Path:
+        """Where the plan's objects lie; a folder of the key's first characters."""
+        return self.folder / "builds" / "cpu-portable" / self.plan.key[:16]
+
     def run(self, plan: Plan | None = None, **environment: str) -> Built | Failed:
         """Build, and forget the log of the time before."""
         self.log.unlink(missing_ok=True)
@@ -105,7 +110,7 @@ def test_paths_with_spaces_are_one_argument(bench: Bench) -> None:
     bench.run()
     configure, compile_ = (arguments for arguments, _ in bench.calls())
     assert str(bench.source.parent) in configure
-    assert compile_[:2] == ["--build", str(bench.folder / "builds" / "cpu-portable")]
+    assert compile_[:2] == ["--build", str(bench.build_folder)] and compile_[-2:] == ["-j", "2"]
 
 
 def test_nothing_is_started_when_nothing_changed(bench: Bench) -> None:
@@ -118,7 +123,7 @@ def test_nothing_is_started_when_nothing_changed(bench: Bench) -> None:
 @pytest.mark.parametrize("what", ["source", "installed library", "installed library gone", "stamp"])
 def test_what_changed_is_built_again(bench: Bench, what: str) -> None:
     bench.run()
-    kept = bench.folder / "builds" / "cpu-portable" / "object.o"
+    kept = bench.build_folder / "object.o"
     if what == "source":
         bench.source.write_text("other")
     elif what == "installed library":
@@ -132,20 +137,55 @@ def test_what_changed_is_built_again(bench: Bench, what: str) -> None:
     assert kept.exists(), "the same identity keeps its objects: Ninja knows what is stale"
 
 
-def test_another_identity_shares_no_object(bench: Bench) -> None:
+def other_compiler(plan: Plan, version: str) -> Plan:
+    return replace(plan, identity={**plan.identity, "host_compiler": ["/usr/bin/g++", "gcc", version]})
+
+
+def test_another_identity_shares_no_object_and_the_way_back_finds_them_again(bench: Bench) -> None:
     bench.run()
-    old = bench.folder / "builds" / "cpu-portable" / "old.o"
+    old = bench.build_folder / "old.o"
     old.touch()
-    other = replace(bench.plan, identity={**bench.plan.identity, "host_compiler": ["/usr/bin/g++", "gcc", "13.0"]})
-    again = bench.run(other)
-    assert isinstance(again, Built) and again.state == "built"
-    assert not old.exists()
+    again = bench.run(other_compiler(bench.plan, "13.0"))
+    assert isinstance(again, Built) and again.state == "built" and again.log.parent != old.parent
+    assert not list(again.log.parent.glob("old.o")) and old.exists()
+    back = bench.run()
+    assert isinstance(back, Built) and back.state == "unchanged" and back.log.parent == old.parent
+
+
+def test_folders_that_were_not_used_for_long_are_removed(bench: Bench) -> None:
+    for number in range(6):
+        bench.run(other_compiler(bench.plan, f"{number}.0"))
+        bench.run()
+    folders = set((bench.folder / "builds" / "cpu-portable").iterdir())
+    assert bench.build_folder in folders and len(folders) == 4
+
+
+def test_a_build_that_was_killed_starts_anew(bench: Bench) -> None:
+    bench.run()
+    (bench.build_folder / "stamp.json").unlink()
+    (bench.build_folder / "compiled.json").unlink()  # there is none while compilers run
+    old = bench.build_folder / "old.o"
+    old.touch()
+    assert isinstance(bench.run(), Built) and not old.exists()
+
+
+def test_a_compiler_cache_is_passed_and_unset_when_it_is_gone(bench: Bench) -> None:
+    bench.run()
+    assert "-DCMAKE_CXX_COMPILER_LAUNCHER=" in bench.calls()[0][0]
+    bench.source.write_text("other")
+    bench.tools = replace(bench.tools, ccache=Path("/opt/my tools/ccache"))
+    bench.run(CCACHE_COMPILERCHECK="mtime")
+    arguments, environment = bench.calls()[0]
+    assert "-DCMAKE_CXX_COMPILER_LAUNCHER=/opt/my tools/ccache" in arguments
+    assert not [argument for argument in arguments if "CUDA" in argument]
+    assert environment["CCACHE_BASEDIR"] == str(bench.source.parents[1])
+    assert environment["CCACHE_COMPILERCHECK"] == "mtime", "what the user says counts"
 
 
 def test_flags_of_the_surroundings_do_not_reach_the_compiler(bench: Bench) -> None:
-    bench.run(CXXFLAGS="-ffast-math", LDFLAGS="-lx")
+    bench.run(CXXFLAGS="-ffast-math", LDFLAGS="-lx", CPATH="/other", CMAKE_TOOLCHAIN_FILE="/x.cmake")
     for _, environment in bench.calls():
-        assert not {"CXXFLAGS", "LDFLAGS"} & set(environment)
+        assert not {"CXXFLAGS", "LDFLAGS", "CPATH", "CMAKE_TOOLCHAIN_FILE"} & set(environment)
         assert environment["LC_ALL"] == "C"
 
 

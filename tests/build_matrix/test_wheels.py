@@ -13,7 +13,6 @@ from coli.build_matrix.toolkits import Places, probe_toolkit
 from coli.build_matrix.wheels import (
     Bundle,
     Wheel,
-    deepgemm_headers_in,
     load_bundles,
     made_bundle,
     make_bundle,
@@ -199,14 +198,6 @@ def test_the_pins_are_whole() -> None:
     assert "nvidia-cublas" in [wheel.name for wheel in bundles["pypi:13.0"].chosen(["cublas"])]
     with pytest.raises(ValueError, match="schema"):
         read_bundles("schema = 7")
-
-
-def test_headers_of_deepgemm_are_found_below_home(tmp_path: Path) -> None:
-    assert deepgemm_headers_in(tmp_path) is None
-    include = tmp_path / "deep_gemm/include"
-    (include / "deep_gemm/impls").mkdir(parents=True)
-    (include / "deep_gemm/impls/sm120_fp8_fp4_gemm_1d1d.cuh").touch()
-    assert deepgemm_headers_in(tmp_path) == deepgemm_headers_in(include) == include
 
 
 @pytest.mark.full

@@ -147,6 +147,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "_at_least": _status_at_least,
     "_at_most": lambda found, wanted: STATUSES.index(found) <= STATUSES.index(wanted),
     "_max": lambda found, wanted: found <= wanted,
+    "_max_bytes": lambda found, wanted: found <= wanted,
+    "_max_mib": lambda found, wanted: found <= wanted,
     "_min": lambda found, wanted: found >= wanted,
     "_between": lambda found, wanted: wanted[0] <= found <= wanted[1],
     # Each text is a whole argument, or the whole value of one: `-Dname=text`.

@@ -16,6 +16,7 @@ from coli.build_matrix.arch import Card, parse_arch, supports
 from coli.build_matrix.classify import classify
 from coli.build_matrix.compilers import HostCompiler, accepted, find_compilers, host_bounds, probe_glibc
 from coli.build_matrix.decide import Facts, decide_cells
+from coli.build_matrix.deepgemm import DeepGemm
 from coli.build_matrix.matrix import load_matrix
 from coli.build_matrix.recipe import Recipe, Refusal
 from coli.build_matrix.request import Value, read_request
@@ -141,7 +142,7 @@ def _combination(machine: Prepared, row: dict[str, Any]) -> Row:
     toolkits, compilers = _found(machine.root, row["toolkit"], row["ccbin"], machine.log)
     variables = {"CUDA_ARCH": row["CUDA_ARCH"], "NVCC_CCBIN": row["ccbin"]}
     variables |= {name: "1" for name in ("NO_TC", "DEEPGEMM") if row[name]}
-    facts = Facts(toolkits, compilers, deepgemm_pinned=Path("/pinned/include"))
+    facts = Facts(toolkits, compilers, deepgemm_pinned=DeepGemm(Path("/pinned"), MATRIX.deepgemm_api, 0, 0, ""))
     outcomes = decide_cells(read_request(variables), facts, MATRIX)
     refusals = [one for one in outcomes if isinstance(one, Refusal)]
     wanted = row["expect"]
@@ -161,7 +162,7 @@ def _combination(machine: Prepared, row: dict[str, Any]) -> Row:
         "special_library": wanted.get("special_library"),
     }
     separate = all(
-        isinstance(one, Recipe) and one.flavour_arch == "120a" and one.targets == generic.targets
+        isinstance(one, Recipe) and one.flavour_arch == "120a" and set(generic.targets) <= set(one.targets)
         for one in outcomes[1:]
     )
     return Row(label, wanted, found, separate and {**found, **wanted} == found)

@@ -7,11 +7,12 @@ names in the manner of that release (`mtp.0` to `mtp.2`, 48 files).
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["FLASH_BYTES", "FLASH_TENSORS", "flash_shards", "write_sparse_flash"]
+__all__ = ["FLASH_BYTES", "FLASH_TENSORS", "flash_config", "flash_shards", "flash_sizes", "write_sparse_flash"]
 
 FLASH_TENSORS = 69187
 FLASH_BYTES = 159_609_485_896
@@ -140,11 +141,21 @@ def write_sparse_flash(folder: Path, release: str = "flash") -> int:
         total += end
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    (folder / "config.json").write_text(json.dumps(_config(release)))
+    (folder / "config.json").write_text(json.dumps(flash_config(release)))
     return total
 
 
-def _config(release: str) -> dict[str, object]:
+def flash_sizes(release: str = "flash") -> dict[str, int]:
+    """Return the bytes of each tensor by name."""
+    sizes = {}
+    for tensors in flash_shards(release):
+        for name, dtype, shape in tensors:
+            sizes[name] = _BITS[dtype] // 8 * math.prod(shape)
+    return sizes
+
+
+def flash_config(release: str = "flash") -> dict[str, object]:
+    """Return config.json."""
     ratios = [0, 0] + [4 if layer % 2 == 0 else 128 for layer in range(2, 43)] + [0] * (1 if release == "flash" else 3)
     later = {} if release == "flash" else {"dspark_block_size": 5}
     return later | {

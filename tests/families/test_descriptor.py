@@ -69,7 +69,7 @@ names = ["layers.{layer}.experts.{expert}.gate_proj.weight", "experts.w1"]
         "architectures[2]: 'not a class' is not a class name",
         "engine: 'no class here' is not module:Class",
         "colour: unknown key, expected one of id, api, name",
-        "capabilities[1]: 'flight' is not one of tools, thinking, grammar, vision",
+        "capabilities[1]: 'flight' is not one of tools, thinking, grammar, vision, ram_budget, cuda",
         "minimum_compute_capability: 8.0 is not a compute capability",
         "context.minimum: unknown key",
         "context.maximum: -1 is not a number of tokens",

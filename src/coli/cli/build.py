@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +12,21 @@ import click
 
 from coli.cli.options import with_settings
 from coli.cli.terminal import Terminal
+from coli.errors import UsageError
 from coli.paths import cache_folder, data_folder
 from coli.settings import Resolved
 from coli.settings.environment import Environment
 
 if TYPE_CHECKING:
+    from coli.build_matrix.matrix import Cell
     from coli.build_matrix.order import Outcome, Refused
     from coli.build_matrix.plan import Plan
+    from coli.build_matrix.tools import Tools
 
 __all__ = ["command"]
 
 _EXIT_FAILED = 1
+_SCHEMA = "coli.build/1"
 
 
 @click.command("build")
@@ -34,25 +39,40 @@ def command(settings: Resolved) -> None:
     """
     from coli.build_matrix.matrix import load_matrix
 
+    start = time.monotonic()
     terminal = Terminal.from_settings(sys.stderr if settings["json"] else sys.stdout, settings)
     matrix = load_matrix()
+    tagged = _tagged(settings["tag"], list(matrix.cells.values()))
     if settings["list_cells"]:
-        _list(settings, terminal)
+        _list(tagged, settings, terminal)
         return
     from coli.build_matrix.finish import finish_library
     from coli.build_matrix.machine import gather_facts, this_machine
-    from coli.build_matrix.order import Refused, build_all, plan_cells, wants_cuda
+    from coli.build_matrix.order import (
+        Refused,
+        build_all,
+        names_deepgemm,
+        plan_cells,
+        tensor_core_toolkits,
+        wants_cuda,
+    )
     from coli.build_matrix.request import read_request
     from coli.build_matrix.tools import find_tools
 
     environment = Environment().for_tools()
     named = [settings["explain_cell"]] if settings["explain_cell"] else list(settings["cells"])
+    if settings["tag"] is not None:
+        if named:
+            raise UsageError("--tag", "it chooses cells, and so does naming them", observed=named[0], fix="give one")
+        named = [cell.id for cell in tagged]
     request = read_request(environment, toolkit=settings["toolkit"], anyway=settings["anyway"])
     facts = gather_facts(
         request,
         environment,
         cache_folder(),
         wants_cuda=wants_cuda(named),
+        names_deepgemm=names_deepgemm(named, every=settings["all_cells"]),
+        tensor_cores_for=tensor_core_toolkits(named, matrix, every=settings["all_cells"]),
         tell=lambda text: terminal.note(f"[coli] {text}"),
     )
     planned = plan_cells(named, request, facts, matrix, this_machine(), _backends(), every=settings["all_cells"])
@@ -62,9 +82,11 @@ def command(settings: Resolved) -> None:
     for one in planned:
         if not isinstance(one, Refused):
             _show_notes(one, terminal)
+    tools = find_tools(environment)
+    terminal.line(_cache_line(tools))
     outcomes = build_all(
         planned,
-        find_tools(environment),
+        tools,
         builds=Path(settings["builds"]).absolute() if settings["builds"] else cache_folder() / "build",
         data_folder=data_folder(),
         environment=environment,
@@ -73,14 +95,20 @@ def command(settings: Resolved) -> None:
         finish=finish_library,
         done=lambda outcome: _show(outcome, terminal),
     )
+    seconds = time.monotonic() - start
+    terminal.line(f"in all {seconds:.1f} s")
     if settings["json"]:
-        click.echo(
-            json.dumps({"schema": "coli.build/1", "cells": [_document(o) for o in outcomes]}, ensure_ascii=False)
-        )
+        document = {
+            "schema": _SCHEMA,
+            "seconds": round(seconds, 3),
+            "ccache": None if tools.ccache is None else str(tools.ccache),
+            "cells": [_document(outcome) for outcome in outcomes],
+        }
+        click.echo(json.dumps(document, ensure_ascii=False))
     bad = [outcome for outcome in outcomes if _state(outcome) in ("failed", "refused")]
     expected = {cell.id for cell in matrix.cells.values() if cell.refused_by}
     if any(not isinstance(outcome, Refused) or outcome.cell not in expected for outcome in bad):
-        raise SystemExit(_EXIT_FAILED)
+        raise click.exceptions.Exit(_EXIT_FAILED)
 
 
 def _backends() -> Path:
@@ -96,11 +124,27 @@ def _cores() -> int:
     return default_threads()
 
 
-def _list(settings: Resolved, terminal: Terminal) -> None:
-    from coli.build_matrix.finish import evidence_of
-    from coli.build_matrix.matrix import load_matrix
+def _tagged(tag: str | None, cells: list[Cell]) -> list[Cell]:
+    """Return the cells with a tag, all without one. Raises UsageError for a tag that no cell has."""
+    found = [cell for cell in cells if tag is None or tag in cell.tags]
+    if not found:
+        tags = sorted({tag for cell in cells for tag in cell.tags})
+        raise UsageError(
+            "--tag", "a cell must have it", observed=str(tag), expected=" or ".join(tags), code="build.tag"
+        )
+    return found
 
-    cells = [(cell, evidence_of(cell, data_folder())) for cell in load_matrix().cells.values()]
+
+def _cache_line(tools: Tools) -> str:
+    if tools.ccache is None:
+        return "compiler cache: none (ccache beside Python or on PATH would be used)"
+    return f"compiler cache: {tools.ccache}"
+
+
+def _list(listed: list[Cell], settings: Resolved, terminal: Terminal) -> None:
+    from coli.build_matrix.finish import evidence_of
+
+    cells = [(cell, evidence_of(cell, data_folder())) for cell in listed]
     if settings["json"]:
         rows = [
             {
@@ -113,7 +157,7 @@ def _list(settings: Resolved, terminal: Terminal) -> None:
             }
             for cell, evidence in cells
         ]
-        click.echo(json.dumps({"schema": "coli.build/1", "cells": rows}, ensure_ascii=False))
+        click.echo(json.dumps({"schema": _SCHEMA, "cells": rows}, ensure_ascii=False))
         return
     terminal.table(
         ("cell", "machines", "tags", "evidence"),
@@ -135,7 +179,7 @@ def _explain(one: Plan | Refused, settings: Resolved, terminal: Terminal) -> Non
     if isinstance(one, Refused):
         raise one.refusal.error()
     if settings["json"]:
-        click.echo(json.dumps({"schema": "coli.build/1", "cells": [_plan_document(one)]}, ensure_ascii=False))
+        click.echo(json.dumps({"schema": _SCHEMA, "cells": [_plan_document(one)]}, ensure_ascii=False))
         return
     _show_notes(one, terminal)
     terminal.facts([("source", str(one.source)), ("library", one.library)])
@@ -200,7 +244,7 @@ def _document(outcome: Outcome) -> dict[str, Any]:
         return _plan_document(outcome.plan) | made
     if isinstance(outcome, Failed):
         cause = {"class": outcome.cause.id, "cause": outcome.cause.cause, "fix": outcome.cause.fix}
-        log = {"tail": list(outcome.tail), "log": str(outcome.log)}
+        log = {"tail": list(outcome.tail), "seconds": round(outcome.seconds, 3), "log": str(outcome.log)}
         return _plan_document(outcome.plan) | {"state": "failed", "step": outcome.step, "cause": cause} | log
     refusal = outcome.refusal
     return {"id": outcome.cell, "state": "refused", "rule": refusal.rule, "error": refusal.error().as_dict()}

@@ -19,6 +19,7 @@ COMMANDS = {
     "chat": "Talk with a model.",
     "demo": "Show that this installation works, with the packaged model.",
     "verify": "Compare a checkpoint with recorded reference results.",
+    "plan": "Say which bytes go where, and how fast a model will be.",
     "build": "Compile backend libraries for this machine.",
     "doctor": "Say what is wrong with machine, build or model.",
     "explain": "Explain a code of a report or an error.",

@@ -87,8 +87,8 @@ def open_model(
         context=settings["context"],
         prefill_chunk=settings["prefill_chunk"],
         ram=settings["ram"],
-        vram=settings["vram"],
         io=settings["io"],
+        vram=settings["vram"],
         backend=settings["backend"],
         search=backend_search(settings),
         plugins=settings["plugins"],
@@ -156,6 +156,8 @@ def banner(facts: Mapping[str, Any]) -> str:
 def show_found(facts: Mapping[str, Any], terminal: Terminal) -> None:
     """Show what a model's opening found: the backend and why, family, context, memory."""
     terminal.note(banner(facts))
+    for text in facts.get("notes", ()):
+        terminal.line(f"[coli] {text}")
     terminal.facts(describe_facts(facts))
 
 

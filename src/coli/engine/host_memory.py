@@ -12,12 +12,14 @@ from coli.engine.cgroup import Group, cgroups
 from coli.engine.mounts import probe_mounts
 from coli.engine.small_files import read_small, read_whole_number
 from coli.errors import BudgetError
+from coli.units import parse_size, render_size
 
 __all__ = [
     "GroupMemory",
     "HostMemory",
     "SwapArea",
     "decide_host_memory",
+    "decide_limit",
     "probe_host_memory",
     "ram_budget_bytes",
     "resident_bytes",
@@ -128,6 +130,25 @@ def ram_budget_bytes(memory: HostMemory, resident: int) -> int:
         available = min(available, commit)
     left_free = max(_LEFT_FREE_LEAST_BYTES, total // _LEFT_FREE_SHARE)
     return max(0, available + resident - left_free)
+
+
+def decide_limit(asked: int | str | None, memory: HostMemory, resident: int) -> tuple[int, tuple[str, ...]]:
+    """Return the limit of an engine's RAM in bytes and notes for the user. Pure.
+
+    ``asked``: bytes or a size; None takes `ram_budget_bytes`. What was planned when more was free is cut to what is
+    there now: a smaller cache answers slower, and a killed process does not answer.
+    """
+    if asked is None:
+        return ram_budget_bytes(memory, resident), ()
+    wanted = parse_size(asked, "--ram") if isinstance(asked, str) else asked
+    available = memory.available_bytes.value
+    if available is None or wanted <= available + resident:
+        return wanted, ()
+    limit = ram_budget_bytes(memory, resident)
+    note = (
+        f"--ram {render_size(wanted)} is not free now: {render_size(limit)} is used ({memory.available_bytes.source})"
+    )
+    return limit, (note,)
 
 
 def resident_bytes() -> int:

@@ -138,6 +138,10 @@ class Ledger:
         held = self._tiers.get(tier)
         return None if held is None or held.limit is None else max(0, held.limit - held.reserved)
 
+    def grants(self) -> tuple[Grant, ...]:
+        """Return all grants that are held, tier by tier in order of reservation."""
+        return tuple(grant for tier in self._tiers.values() for grant in tier.grants)
+
     def report(self) -> dict[str, dict[str, object]]:
         """Return, by tier: limit, reserved and peak bytes, and the items that hold them in order of reservation."""
         return {

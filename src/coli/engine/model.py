@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,37 +19,35 @@ from coli.backends.abi.structs import workspace_bytes
 from coli.backends.candidates import default_search
 from coli.backends.dispatch import DeviceMemory, Dispatcher, Fallback
 from coli.backends.loader import Loaded, load
+from coli.engine.budget import basis_items, driver_item
 from coli.engine.checkpoint import Checkpoint
 from coli.engine.device_memory import vram_budget_bytes
-from coli.engine.direct import decide_io, direct_item
+from coli.engine.direct import decide_io
 from coli.engine.generation import TextStream, TokenStream, eos_ids_of
 from coli.engine.host_cpu import default_threads
-from coli.engine.host_memory import HostMemory, probe_host_memory, ram_budget_bytes, resident_bytes
-from coli.engine.ledger import Item, Ledger
+from coli.engine.host_memory import decide_limit, probe_host_memory, resident_bytes
+from coli.engine.ledger import Ledger
 from coli.engine.location import child, find_snapshot
+from coli.engine.run_record import Decoded, RunRecord, peak_resident_bytes, write_run_record
 from coli.engine.sampling import Sampler, SamplingChoice, resolve_sampling
 from coli.engine.store import READERS
 from coli.engine.tokenizer import Tokenizer
 from coli.errors import CheckpointError, UsageError
 from coli.families.config_file import read_config
+from coli.families.options import require_read
 from coli.families.probe import load_engine
 from coli.families.registry import Registry, Resolution
 from coli.families.roles import RoleTable
-from coli.paths import cache_folder
+from coli.paths import cache_folder, data_folder
 from coli.settings.environment import Environment
 from coli.units import parse_size
 
 if TYPE_CHECKING:
     from coli.backends.candidates import Search
 
-__all__ = ["Model", "open_model"]
+__all__ = ["Model", "open_model", "open_tokenizer", "tensor_bytes", "vocabulary_of"]
 
 Floats = npt.NDArray[np.float32]
-
-# Logits in float32 and what sampling makes of them in float64 (values, order, probabilities, sums), per vocabulary
-# entry.
-_BYTES_PER_LOGIT = 4 + 6 * 8
-_RUNTIME_STEP_BYTES = 4 << 20
 
 
 class Model:
@@ -69,6 +68,7 @@ class Model:
         loaded: Loaded,
         ledger: Ledger,
         threads: int,
+        notes: tuple[str, ...],
         resources: ExitStack,
     ) -> None:
         self.checkpoint = checkpoint
@@ -79,7 +79,9 @@ class Model:
         self._dispatcher = dispatcher
         self._loaded = loaded
         self._ledger = ledger
+        self._notes = notes
         self._resources = resources
+        self._decoded = Decoded()
         self._turn = threading.Lock()
         self._sequence: _Sequence | None = None
         self._closed = False
@@ -178,7 +180,9 @@ class Model:
                     fix="finish one answer before the next, or open the model twice",
                     code="usage.sequence",
                 )
+            started = time.perf_counter()
             rows: Floats = self.engine.forward(ids, position, want)
+            self._decoded = self._decoded.plus(len(ids), position, time.perf_counter() - started)
             return rows
 
     def _require_open(self) -> None:
@@ -207,6 +211,7 @@ class Model:
             },
             "context": self.engine.context,
             "prefill_chunk": self.engine.prefill_chunk,
+            "notes": list(self._notes),
             "io": self.checkpoint.io_mode,
             "memory": {
                 "ram_limit_bytes": report["limit_bytes"],
@@ -231,8 +236,28 @@ class Model:
     def close(self) -> None:
         """Release memory, threads and files, after the pass that another thread may be in. Idempotent."""
         with self._turn:
+            if not self._closed and self._decoded.passes:
+                write_run_record(data_folder() / "runs", self._record())
             self._closed = True
             self._resources.close()
+
+    def _record(self) -> RunRecord:
+        memory = self.facts()["memory"]
+        return RunRecord(
+            model=str(self.checkpoint.path.resolve()),
+            family=self.resolution.descriptor.id,
+            context=self.engine.context,
+            prefill_chunk=self.engine.prefill_chunk,
+            threads=self.threads,
+            io=self.checkpoint.io_mode,
+            peak_resident_bytes=peak_resident_bytes(),
+            tiers=self._ledger.report(),
+            decoded=self._decoded,
+            expert_slabs=memory["expert_slabs"],
+            experts=memory["experts"],
+            expert_hits=memory["expert_hits"],
+            expert_misses=memory["expert_misses"],
+        )
 
     def __enter__(self) -> Model:
         self._require_open()
@@ -281,12 +306,12 @@ def open_model(
 
     `threads`: None takes the physical cores that this process may use. `context`: positions that prompt and answer may
     fill; None takes what the model was made for. `prefill_chunk`: prompt tokens computed at once. `ram`: hard limit in
-    bytes, or a size such as "12GiB"; `vram` the same for the copies of weights on a device. `io`: `direct` reads
-    weights past the page cache, `buffered` through it, `auto` takes what is faster for files of this size on this
-    machine. `backend`: a name or a library file. `search`: where backends are looked for. `plugins`: allow list of
-    family plugins. `text`: refuse a model without a tokenizer before its weights are read. `progress` is told (bytes
-    done, bytes in all) while resident weights are read, `tell` every new fallback once. None of these changes a bit of
-    the result.
+    bytes, or a size such as "12GiB"; `vram` the same for the copies of weights on a device. `io`: `direct` reads past
+    the page cache, `buffered` through it, `auto` takes what is faster for files of this size on this machine.
+    `backend`: a name or a library file. `search`: where backends are looked for. `plugins`: allow list of family
+    plugins. `text`: refuse a model without a tokenizer before its weights are read. `progress` is told (bytes done,
+    bytes in all) while resident weights are read, `tell` every new fallback once. None of these changes a bit of the
+    result.
 
     Raises CheckpointError, FamilyError, BackendRefused, BudgetError, UsageError; nothing stays open after an error.
     """
@@ -297,8 +322,11 @@ def open_model(
         config = read_config(child(folder, "config.json"))
         resolution = Registry.load(None if plugins is None else tuple(plugins)).resolve(config.data, str(config.path))
         resolution.require_engine(str(config.path))
+        gpu = None if search is None or search.gpu == "none" else search.gpu
+        given = {"--ram": ram, "--vram": vram, "--gpu": gpu}
+        require_read(resolution.descriptor, [name for name, value in given.items() if value is not None])
         engine_class = load_engine(resolution.family, cache_folder())
-        tokenizer = _tokenizer(folder)
+        tokenizer = open_tokenizer(folder)
         checkpoint = resources.enter_context(Checkpoint.open(folder))
         if text and isinstance(tokenizer, CheckpointError):
             raise tokenizer
@@ -309,20 +337,19 @@ def open_model(
         _require_count("--prefill-chunk", prefill_chunk)
         context = _context(context, resolution)
         workspace = workspace_bytes(threads)
-        memory = probe_host_memory()
-        limit = _limit(ram, memory)
+        runtime, memory = resident_bytes(), probe_host_memory()
+        limit, notes = decide_limit(ram, memory, runtime)
         ledger = Ledger({"ram": limit})
-        runtime = resident_bytes()
-        ledger.reserve(Item("runtime", "ram", runtime))
-        ledger.reserve(Item("backend workspace", "ram", workspace))
-        ledger.reserve(Item("logits and sampling", "ram", _vocabulary(resolution) * _BYTES_PER_LOGIT))
-        if decide_io(io, _tensor_bytes(checkpoint), memory.available_bytes.value, limit) == "direct":
-            ledger.reserve(direct_item(READERS))
+        direct = decide_io(io, tensor_bytes(checkpoint), memory.available_bytes.value, limit) == "direct"
+        for item in basis_items(runtime, workspace, vocabulary_of(resolution), READERS if direct else None):
+            ledger.reserve(item)
+        if direct:
             checkpoint.read_directly(None if tell is None else lambda reason: tell(Fallback("reads", "direct", reason)))
         dispatcher = resources.enter_context(Dispatcher(loaded.chain, threads, workspace, tell))
         device = dispatcher.device_memory()
         if device is not None:
-            ledger.reserve(Item("device driver and staging", "ram", max(0, resident_bytes() - runtime)))
+            # The workspace is there by now, and counted already.
+            ledger.reserve(driver_item(max(0, resident_bytes() - runtime - workspace)))
             if not device.integrated:  # there a copy would only take from the memory that holds the original
                 ledger.limit("vram", _vram_limit(vram, device, loaded))
         engine = engine_class(
@@ -344,11 +371,12 @@ def open_model(
             loaded=loaded,
             ledger=ledger,
             threads=threads,
+            notes=notes,
             resources=resources.pop_all(),
         )
 
 
-def _tokenizer(folder: Path) -> Tokenizer | CheckpointError:
+def open_tokenizer(folder: Path) -> Tokenizer | CheckpointError:
     """Open the tokenizer, or keep the reason for the first use of text: token ids work without one."""
     try:
         return Tokenizer.open(folder)
@@ -363,7 +391,7 @@ def _require_count(option: str, value: Any) -> None:
         )
 
 
-def _vocabulary(resolution: Resolution) -> int:
+def vocabulary_of(resolution: Resolution) -> int:
     """Return the width of the logits; 0 for a value that the engine is going to refuse."""
     value = resolution.text.get("vocab_size")
     return value if isinstance(value, int) and 0 < value < 2**31 else 0
@@ -385,14 +413,9 @@ def _context(context: int | None, resolution: Resolution) -> int:
     return context
 
 
-def _tensor_bytes(checkpoint: Checkpoint) -> int:
+def tensor_bytes(checkpoint: Checkpoint) -> int:
+    """Return the bytes of all tensors in the files."""
     return sum(info.nbytes for info in checkpoint.tensors.values())
-
-
-def _limit(ram: int | str | None, memory: HostMemory) -> int:
-    if ram is not None:
-        return parse_size(ram) if isinstance(ram, str) else ram
-    return ram_budget_bytes(memory, resident_bytes())
 
 
 def _vram_limit(vram: int | str | None, device: DeviceMemory, loaded: Loaded) -> int:

@@ -12,12 +12,12 @@ from coli.settings.kinds import FLAG, IDS, PATH, PATHS, SIZE, STOPS, TEXT, TEXTS
 
 __all__ = ["EVERY", "SETTINGS", "Setting", "find"]
 
-_MODELS = ("run", "chat", "verify", "doctor")
+_MODELS = ("run", "chat", "verify", "doctor", "plan")
 _TALK = ("run", "chat")
-_ENGINE = ("run", "chat", "demo", "verify")
+_ENGINE = ("run", "chat", "demo", "verify", "plan")
 _BUILD = ("build",)
 _DOCTOR = ("doctor",)
-EVERY = ("run", "chat", "demo", "verify", "families", "backends", "build", "doctor", "explain", "config")
+EVERY = ("run", "chat", "demo", "verify", "families", "backends", "build", "doctor", "plan", "explain", "config")
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,16 @@ SETTINGS: tuple[Setting, ...] = (
         (*_ENGINE, "backends", "doctor"),
         unset="the first that CUDA_VISIBLE_DEVICES leaves",
     ),
+    Setting(
+        "audit",
+        FLAG,
+        False,
+        "Compare the plan with what the last run of the model really took.",
+        "--audit",
+        None,
+        None,
+        ("plan",),
+    ),
     # The prompt.
     Setting("raw", FLAG, False, "Send the prompt as it is, without the chat format.", "--raw", None, None, ("run",)),
     Setting(
@@ -291,6 +301,7 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         _BUILD,
     ),
+    Setting("tag", TEXT, None, "Only the cells of the matrix with this tag.", "--tag", None, None, _BUILD),
     Setting("jobs", integer(1, 1024), None, "Compilers at once.", "-j, --jobs", None, None, _BUILD, unset="the cores"),
     Setting(
         "toolkit",
@@ -317,7 +328,7 @@ SETTINGS: tuple[Setting, ...] = (
         "builds",
         PATH,
         None,
-        "Folder for objects and logs, one folder a cell.",
+        "Folder for objects and logs, one folder a cell and key.",
         "--builds",
         None,
         None,
@@ -384,11 +395,11 @@ SETTINGS: tuple[Setting, ...] = (
         "machine",
         PATH,
         None,
-        "Examine the machine in this file, which --record wrote.",
+        "Examine, or plan for, the machine in this file, which `coli doctor --record` wrote.",
         "--machine",
         None,
         None,
-        _DOCTOR,
+        ("doctor", "plan"),
     ),
     Setting(
         "changes",
@@ -411,7 +422,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--json",
         None,
         None,
-        ("run", "demo", "verify", "families", "backends", "build", "doctor", "explain", "config"),
+        ("run", "demo", "verify", "families", "backends", "build", "doctor", "plan", "explain", "config"),
     ),
     Setting(
         "explain",

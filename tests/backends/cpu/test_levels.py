@@ -18,21 +18,7 @@ from coli.backends.vectors import Case, Matrix, read_vectors, write_vectors
 
 # Exact by contract: integers, copies, decoded weights, values on a grid.
 EXACT = {"embed", "dequantize", "kv_append", "round_fp8", "round_fp4", "top_k", "add"}
-CALLS = cases.all_calls(7)
-
-
-@pytest.fixture(scope="session")
-def recorded(native_build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A vector file of all calls with the portable library's outputs."""
-    library = native.Library(native_build.libraries["portable"])
-    made = []
-    for call in CALLS:
-        with native.Context(library) as context:
-            made.append(cases.to_case(call, cases.run_native(context, call)))
-    path = tmp_path_factory.mktemp("vectors") / "all.bin"
-    path.write_bytes(write_vectors(made))
-    assert list(read_vectors(path.read_bytes())) == made
-    return path
+CALLS = cases.all_calls(cases.SEED)
 
 
 @pytest.mark.parametrize("index", range(len(CALLS)), ids=lambda index: f"{index}-{CALLS[index].stage}")
@@ -61,8 +47,7 @@ def test_portable_against_float64(native_build: Build, index: int) -> None:
 
 
 def test_every_stage_has_a_call() -> None:
-    stages = {name for kind, _, name, _ in native.slot_list() if kind == "STAGE"}
-    assert {call.stage for call in CALLS} == stages
+    assert {call.stage for call in CALLS} == native.exact_stages()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7])

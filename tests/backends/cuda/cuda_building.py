@@ -10,7 +10,9 @@ from building import ROOT, run_step
 
 HERE = Path(__file__).resolve().parent
 SHIM = HERE / "shim"
+CUBLAS = HERE / "cublas"
 SOURCES = ROOT / "backends" / "cuda"
+EXACT = ("table.cpp", "context.cpp", "weights.cpp", "linear.cpp", "matvec.cu")
 # Portable code, as the product's: the shim must not round where the device would not.
 SHIM_FLAGS = ("-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Werror")
 
@@ -18,9 +20,29 @@ SHIM_FLAGS = ("-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Wn
 def build_shim(folder: Path) -> Path:
     """Compile the sources of the backend with the CPU as its device; return ``libcoli_cuda_shim.so``."""
     library = folder / "libcoli_cuda_shim.so"
-    sources = [SOURCES / name for name in ("table.cpp", "context.cpp", "weights.cpp", "linear.cpp", "matvec.cu")]
+    sources = [SOURCES / name for name in EXACT]
     sources += sorted((ROOT / "backends" / "common").glob("*.cpp"))
     _compile(library, [*sources, SHIM / "shim.cpp"], f"-Wl,--version-script={SOURCES / 'exports.map'}")
+    return library
+
+
+def build_fast_shim(folder: Path) -> Path:
+    """Compile the backend with its products of the fast mode; return ``libcoli_cuda_fast_shim.so``."""
+    library = folder / "libcoli_cuda_fast_shim.so"
+    sources = [SOURCES / name for name in (*EXACT, "fast.cpp", "block_scale.cpp", "mxfp8.cu")]
+    sources += sorted((ROOT / "backends" / "common").glob("*.cpp"))
+    options = ("-DCOLI_BLOCK_SCALE", f"-I{CUBLAS}", f"-Wl,--version-script={SOURCES / 'exports.map'}", "-ldl")
+    _compile(library, [*sources, SHIM / "shim.cpp"], *options)
+    return library
+
+
+def build_fake_cublas(folder: Path, *options: str) -> Path:
+    """Compile the library that plays cuBLASLt; return ``libcublasLt.so.13``."""
+    library = folder / "libcublasLt.so.13"
+    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-fPIC", "-shared"]
+    include = [f"-I{CUBLAS}", f"-I{SHIM}"]
+    source = str(CUBLAS / "fake.cpp")
+    run_step(["c++", *flags, *include, *options, "-Wl,-soname,libcublasLt.so.13", source, "-o", str(library)])
     return library
 
 

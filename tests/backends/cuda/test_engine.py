@@ -16,6 +16,10 @@ from stubs import write_manifest
 import coli
 from coli.backends.candidates import Search
 from coli.backends.dispatch import Fallback
+from coli.doctor.plan.budgets import Budgets, TierBudget
+from coli.doctor.plan.core import Choice, place
+from coli.doctor.plan.machine import probe_machine
+from coli.doctor.plan.subject import read_subject
 from coli.errors import BackendRefused
 
 SERVED = {"matmul_bf16", "matmul_fp8", "matmul_fp4"}
@@ -82,6 +86,23 @@ def test_what_does_not_fit_is_served_by_the_cpu(cuda: Search, oracle_path: Path,
     reasons = {fallback.reason for fallback in told}
     assert reasons == {"the weight is not in the device's memory"}
     assert any(stage in SERVED and row["fallbacks"] for (stage, _), row in rows.items())
+
+
+@pytest.mark.parametrize("limit", [0, 100_000, 32 << 20])
+def test_a_plan_copies_what_the_engine_does(cuda: Search, oracle_path: Path, limit: int) -> None:
+    with coli.open(oracle_path, threads=1, context=64, search=cuda, ram="1GiB", vram=limit) as model:
+        memory = model.facts()["memory"]
+    subject = read_subject(oracle_path, search=cuda, plugins=None)
+    machine = probe_machine(oracle_path, 1, subject.resident_bytes, subject.loaded)
+    assert machine.device is not None and machine.device.name == "NVIDIA GeForce RTX 3080"
+    assert machine.device.total_bytes == 10240 << 20
+    tiers = [TierBudget(name, None, None, 0, nbytes, "") for name, nbytes in (("ram", 1 << 30), ("vram", limit))]
+    groups = tuple(group.name for group in subject.demand.device)
+    basis = subject.basis(1, "buffered", None, 1 << 30, 0)
+    placement = place(basis, subject.demand, Budgets(*tiers), machine.speeds, Choice(64, 128, groups))
+    assert placement.nbytes("vram") == memory["vram_reserved_bytes"]
+    names = [item["name"] for item in memory["items"]]
+    assert [grant.item.name for grant in placement.of("ram")] == names
 
 
 def test_a_gpu_that_was_asked_for_and_is_not_there(cuda: Search, oracle_path: Path) -> None:

@@ -62,8 +62,11 @@ def test_shakes_hands_and_refuses_politely_without_a_driver(cuda_library: Path) 
     ("options", "text"),
     [
         ((), "there is no default"),
-        (("-DCMAKE_CUDA_ARCHITECTURES=80", "-DCOLI_NO_TC=OFF"), "COLI_NO_TC is OFF, expected ON"),
         (("-DCMAKE_CUDA_ARCHITECTURES=80", "-DCOLI_FLAVOUR=fast"), "COLI_FLAVOUR is fast, expected generic"),
+        (
+            ("-DCMAKE_CUDA_ARCHITECTURES=80", "-DCOLI_FLAVOUR=deepgemm"),
+            "COLI_DEEPGEMM_INCLUDE is '', expected a folder with DeepGEMM's sm120 headers",
+        ),
     ],
 )
 def test_what_cannot_be_built_is_refused(tmp_path: Path, options: tuple[str, ...], text: str) -> None:

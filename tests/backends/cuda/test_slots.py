@@ -231,7 +231,7 @@ def test_broken_device(shim: native.Library) -> None:
             DEVICE,
             r"no code of this library runs on device 5 \(compute capability 8.6\): CUDA error 209",
         ),
-        (6, native.FAILED, ARGUMENT, "device is 6, expected 0 to 5"),
+        (8, native.FAILED, ARGUMENT, "device is 8, expected 0 to 7"),
     ],
 )
 def test_devices_that_cannot(shim: native.Library, device: int, status: int, code: int, text: str) -> None:

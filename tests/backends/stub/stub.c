@@ -1,7 +1,10 @@
 /* A backend for tests: C, no kernels, everything wrong on request. Each STUB_* switch breaks one thing. */
 #include <stdlib.h>
 #include <string.h>
-#ifndef _WIN32
+#ifdef _WIN32
+#include <windows.h>
+#define sleep(seconds) Sleep(1000 * (seconds))
+#else
 #include <unistd.h>
 #endif
 
@@ -201,6 +204,9 @@ COLI_EXPORT const coli_backend *coli_backend_query(void);
 const coli_backend *coli_backend_query(void) {
 #ifdef STUB_CRASH_QUERY
   *(volatile int *)8 = 1;
+#endif
+#ifdef STUB_ILLEGAL_QUERY
+  __builtin_trap();
 #endif
 #ifdef STUB_HANG_QUERY
   for (;;) sleep(1);

@@ -52,11 +52,22 @@ Value __shfl_down_sync(uint32_t mask, Value value, unsigned distance) {
 }
 
 template <class Value>
+Value __shfl_xor_sync(uint32_t mask, Value value, int distance) {
+  static_assert(sizeof(Value) == 4, "words only");
+  uint32_t word;
+  memcpy(&word, &value, 4);
+  word = coli_shim::exchange(mask, word, static_cast<int>(threadIdx.x % 32) ^ distance);
+  memcpy(&value, &word, 4);
+  return value;
+}
+
+template <class Value>
 Value __ldg(const Value *from) {
   return *from;
 }
 
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
 
 inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t pick) {
   if (pick & 0xffff8888u) coli_shim::stop("__byte_perm: a selector above 7 repeats signs on the device");

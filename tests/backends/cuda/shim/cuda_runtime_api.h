@@ -5,6 +5,7 @@
  *   3 breaks every kernel off (error 719 when the stream is waited for)
  *   4 has compute capability 7.5
  *   5 has no code in the library (error 209)
+ *   6 has compute capability 12.0, 7 has 9.0; both run forward
  * Each has 64 MiB of memory. A piece of it holds NaN until it is written and ends at a page that cannot be touched. */
 #ifndef COLI_SHIM_CUDA_RUNTIME_API_H
 #define COLI_SHIM_CUDA_RUNTIME_API_H

@@ -24,7 +24,8 @@ struct ShimStream {
 
 namespace {
 
-constexpr int kForward = 0, kBackward = 1, kRandom = 2, kBreaking = 3, kOld = 4, kNoCode = 5, kDevices = 6;
+constexpr int kForward = 0, kBackward = 1, kRandom = 2, kBreaking = 3, kOld = 4, kNoCode = 5, kBlackwell = 6,
+              kHopper = 7, kDevices = 8;
 constexpr size_t kDeviceBytes = size_t{64} << 20;
 constexpr size_t kStackBytes = size_t{64} << 10;
 constexpr size_t kPage = 4096;
@@ -286,7 +287,10 @@ cudaError_t cudaSetDevice(int device) {
 
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device) {
   const bool major = attribute == cudaDevAttrComputeCapabilityMajor;
-  *value = device == kOld ? (major ? 7 : 5) : (major ? 8 : 6);
+  *value = major ? 8 : 6;
+  if (device == kOld) *value = major ? 7 : 5;
+  if (device == kBlackwell) *value = major ? 12 : 0;
+  if (device == kHopper) *value = major ? 9 : 0;
   return cudaSuccess;
 }
 
