@@ -40,7 +40,9 @@ SMI: dict[str, Any] = {
 
 
 def examined(facts: MachineFacts, *only: str) -> Report:
-    return Report(run_checks(choose_checks(CHECKS, only, model=facts.model is not None), facts), facts)
+    report = Report(run_checks(choose_checks(CHECKS, only, model=facts.model is not None), facts), facts)
+    assert [row for row in report.rows if row.status in ("crash", "timeout")] == []
+    return report
 
 
 def told(report: Report) -> list[tuple[str, str, tuple[str, ...]]]:
