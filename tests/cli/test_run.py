@@ -64,15 +64,8 @@ def test_stop_and_length(run: Any, model: Any) -> None:
 
 
 def test_engine_settings_reach_open(run: Any, model: Any) -> None:
-<<<<<<< HEAD
     sizes = ("--ram", "2GiB", "--vram", "1GiB", "--io", "direct")
     run("run", "m", "x", "--threads", "2", "--ctx", "99", *sizes, "--backend", "cpu-portable")
-=======
-    run(
-        *("run", "m", "x", "--threads", "2", "--ctx", "99", "--ram", "2GiB", "--vram", "1GiB"),
-        *("--io", "direct", "--backend", "cpu-portable"),
-    )
->>>>>>> check
     path, options = model.opened[0]
     search = options.pop("search")
     del options["progress"], options["tell"]
