@@ -43,7 +43,8 @@ def disks_below(
     mount: Mount, mount_of: Callable[[str], Mount | None], root: Path
 ) -> tuple[tuple[str, ...], tuple[Disk, ...]]:
     """Return the devices from the mount's down, and the disks among them. ``mount_of``: the mount of a path."""
-    block = root / "sys/class/block"
+    # An abridged tree may hold only the older of the two places.
+    block = next((b for b in (root / "sys/class/block", root / "sys/block") if os.path.isdir(b)), root)  # noqa: PTH112
     pending = list(_of_mount(mount, block, root))
     devices: list[str] = []
     disks: list[Disk] = []

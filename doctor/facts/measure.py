@@ -184,7 +184,9 @@ def _read_records(source: _Source, readers: int, leave: int) -> DiskRead | str:
 
     def work() -> None:
         memory = page_aligned(EXPERT_RECORD_BYTES)
-        while time.perf_counter() - started < _DISK_S and len(source) > leave and (record := source.take()):
+        first = True  # one read at least, however late a busy machine starts the thread
+        while (first or time.perf_counter() - started < _DISK_S) and len(source) > leave and (record := source.take()):
+            first = False
             descriptor, offset = record
             try:
                 if not source.direct and hasattr(os, "posix_fadvise"):
@@ -227,9 +229,11 @@ def _measure_memory(threads: int) -> Fact[float]:
     def work() -> None:
         array = waiting.pop()
         address = ctypes.addressof(ctypes.c_char.from_buffer(array))
-        while time.perf_counter() - started < _MEMORY_S:
+        while True:
             search(address, 2, size)
             read.append(size)
+            if time.perf_counter() - started >= _MEMORY_S:
+                return
 
     if not _all_ended(work, threads, started + _MEMORY_S + _SILENCE_S):
         return Fact.unknown("the threads did not end")

@@ -143,7 +143,7 @@ def _file_places(root: Path, path: str) -> list[str]:
             names = sorted(entry.name for _, entry in zip(range(_MAX_FILES), entries, strict=False))
     except (OSError, ValueError):
         return [own]
-    folders = {}
+    folders: dict[str, str] = {}
     for name in names:
         if name.endswith(".safetensors"):
             place = resolve_below(root, f"{own}/{name}")

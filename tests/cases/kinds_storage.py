@@ -27,8 +27,10 @@ def storage_facts(machine: Prepared) -> dict[str, Any]:
     if script.is_file():
         return read_with(json.loads(script.read_text("utf-8")), machine.root)
     mounts = probe_mounts(machine.root)
-    # A key that is a path asks for the kind of its disk; other keys are about the first mount that is not the root's.
-    found = {path: look(machine, path).kind.value for path in machine.expect if path.startswith("/")}
+    # A key that is a path asks for the kind of its disk, or what it has instead of one; other keys are about the first
+    # mount that is not the root's.
+    asked = {path: look(machine, path) for path in machine.expect if path.startswith("/")}
+    found = {path: facts.kind.value or facts.fs_class.value for path, facts in asked.items()}
     first = next((mount.point for mount in mounts if mount.point != "/"), "/")
     model = look(machine, f"{first.rstrip('/')}/models/x")
     return {

@@ -65,7 +65,11 @@ def test_stop_and_length(run: Any, model: Any) -> None:
 
 def test_engine_settings_reach_open(run: Any, model: Any) -> None:
     run(
-        "run", "m", "x", "--threads", "2", "--ctx", "99", "--ram", "2GiB", "--vram", "1GiB", "--backend", "cpu-portable"
+        "run",
+        "m",
+        "x",
+        *("--threads", "2", "--ctx", "99", "--ram", "2GiB", "--vram", "1GiB", "--io", "direct"),
+        *("--backend", "cpu-portable"),
     )
     path, options = model.opened[0]
     search = options.pop("search")
@@ -75,9 +79,9 @@ def test_engine_settings_reach_open(run: Any, model: Any) -> None:
         "threads": 2,
         "context": 99,
         "prefill_chunk": 128,
+        "io": "direct",
         "ram": 2 << 30,
         "vram": 1 << 30,
-        "io": "auto",
         "backend": "cpu-portable",
         "plugins": None,
         "text": True,

@@ -14,10 +14,13 @@ import numpy.typing as npt
 import pytest
 import safetensors.numpy
 
+import coli
+from coli.backends.dispatch import Fallback
 from coli.engine import direct
 from coli.engine.checkpoint import Checkpoint
 from coli.engine.direct import DirectReader, decide_io, direct_item, probe_direct
 from coli.errors import CheckpointError
+from coli.paths import demo_model
 
 Bytes = npt.NDArray[np.uint8]
 GIB = 1 << 30
@@ -129,6 +132,26 @@ def test_short_reads_go_on_where_they_stopped(
     system = System(monkeypatch)
     system.short = short
     assert read_all(*model)[0].io_mode == "direct"
+
+
+@pytest.mark.parametrize("refusal", [0, errno.EINVAL])
+def test_the_text_is_the_same_however_weights_are_read(monkeypatch: pytest.MonkeyPatch, refusal: int) -> None:
+    monkeypatch.setattr(direct, "_LEAST_BYTES", 1)  # the demo's tensors are small
+    texts = []
+    for io in ("buffered", "direct"):
+        told: list[Fallback] = []
+        with pytest.MonkeyPatch.context() as patch:
+            system = System(patch, open_direct=refusal)
+            with coli.open(demo_model(), io=io, threads=1, context=64, tell=told.append) as model:
+                texts.append(list(model.generate([1, 2, 3, 4, 5], 12, ignore_eos=True)))
+                mode = model.facts()["io"]
+                items = [item["name"] for item in model.facts()["memory"]["items"]]
+        assert mode == ("direct" if io == "direct" and not refusal else "buffered")
+        assert bool(system.reads) == (mode == "direct")
+        assert len(told) == (io == "direct" and refusal != 0)
+        assert ("direct reads" in items) == (io == "direct")
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 12
 
 
 def test_a_file_that_shrank_is_an_error_that_names_the_tensor(model: tuple[Path, dict[str, Bytes]]) -> None:

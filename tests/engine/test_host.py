@@ -75,7 +75,8 @@ def test_the_unlimited_number_of_version_1_is_no_limit(tmp_path: Path, unlimited
         CGROUP + "memory/x/memory.usage_in_bytes": "1",
         CGROUP + "memory/x/memory.stat": f"hierarchical_memory_limit {unlimited}\n",
     }
-    assert seen(probe_host_memory(machine(tmp_path, files))) == (64 * GIB, 48 * GIB, "meminfo", None)
+    found = probe_host_memory(machine(tmp_path, files))
+    assert (seen(found), found.groups) == ((64 * GIB, 48 * GIB, "meminfo", None), ())
 
 
 def test_version_1_counts_the_page_cache_of_children_too(tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_this_machine_agrees_with_psutil() -> None:
 
 def test_groups_are_named_as_the_kernel_names_them(tmp_path: Path) -> None:
     machine(tmp_path, {"proc/self/cgroup": "0::/../../x\n", CGROUP + "x/cpu.max": "max"})
-    assert [(g.path, g.version) for g in cgroups(tmp_path, "memory")] == [("/x", 2), ("/", 2)]
+    assert [(g.path, g.version) for g in cgroups(tmp_path, "memory") or ()] == [("/x", 2), ("/", 2)]
 
 
 def test_mounts_are_unescaped_and_kept_in_order() -> None:

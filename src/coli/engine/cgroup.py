@@ -24,15 +24,18 @@ class Group(NamedTuple):
     path: str
 
 
-def cgroups(root: Path, controller: str) -> list[Group]:
-    """List the groups that limit ``controller`` (`memory`, `cpu`), own group first; none when they cannot be read.
+def cgroups(root: Path, controller: str) -> list[Group] | None:
+    """List the groups that limit ``controller`` (`memory`, `cpu`), own group first; None when nobody tells them.
 
     A hierarchy is looked for where it is mounted. What is mounted may be a group itself: a container sees its own, and
     the groups above it only through what they leave.
     """
+    text = read_small(root / "proc/self/cgroup")
+    if text is None:
+        return None
     mounts = probe_mounts(root)
     found: list[Group] = []
-    for line in (read_small(root / "proc/self/cgroup") or "").split("\n")[:_MAX_LINES]:
+    for line in text.split("\n")[:_MAX_LINES]:
         controllers, _, path = line.partition(":")[2].partition(":")
         if not path.startswith("/"):
             continue

@@ -75,9 +75,10 @@ def decide_io(
 ) -> Literal["direct", "buffered"]:
     """Choose how weights are read; ``wanted``: `auto`, `direct` or `buffered`. Pure.
 
-    A read that the page cache answers is several times as fast as the disk; one that it does not answer costs half as
-    much of a processor past it, and is up to a third faster. So the cache is used where, beside what the engine fills
-    of ``available_bytes`` (up to ``budget_bytes``), it could hold half of the files.
+    A read that the page cache answers is three to five times as fast as the disk. One that it does not answer is a
+    tenth faster past it, and takes 0.26 instead of 0.40 seconds of a processor for a GB (two cores, a virtual disk of
+    0.75 GB/s). So the cache is used where, beside what the engine fills of ``available_bytes`` (up to
+    ``budget_bytes``), it could hold half of the files.
     """
     if wanted != "auto":
         return "direct" if wanted == "direct" else "buffered"

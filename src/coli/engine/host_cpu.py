@@ -115,9 +115,11 @@ def parse_cpu_list(text: str) -> frozenset[int]:
 def _quota(root: Path) -> tuple[Fact[float], Fact[str]]:
     """Return the tightest CPU quota in cores of our cgroup and its ancestors, and the group that sets it."""
     groups = cgroups(root, "cpu")
+    if groups is None:
+        return Fact.unknown("/proc/self/cgroup cannot be read"), Fact.unknown("/proc/self/cgroup cannot be read")
     limits = [(quota, group) for group in groups if (quota := _group_quota(group)) is not None]
     if not limits:
-        text = "no cgroup limits the processor" if groups else "/proc/self/cgroup names no group"
+        text = "no cgroup limits the processor"
         return Fact.absent(text), Fact.absent(text)
     quota, group = min(limits, key=lambda one: one[0])
     source = f"cgroup{group.version} {group.path}"

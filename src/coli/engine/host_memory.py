@@ -178,19 +178,21 @@ def probe_host_memory(root: Path = Path("/")) -> HostMemory:
 
 def decide_host_memory(
     meminfo: Mapping[str, int],
-    groups: Sequence[GroupMemory],
+    groups: Sequence[GroupMemory] | None,
     swaps: str | None,
     overcommit: int | None,
     over_meminfo: Sequence[str],
 ) -> HostMemory:
     """Put the parts together. Pure.
 
-    ``meminfo``: its fields in bytes. ``groups``: those with a limit, own group first. ``swaps``: text of /proc/swaps.
-    ``over_meminfo``: file systems mounted on /proc/meminfo.
+    ``meminfo``: its fields in bytes. ``groups``: those with a limit, own group first; None when nobody tells them.
+    ``swaps``: text of /proc/swaps. ``over_meminfo``: file systems mounted on /proc/meminfo.
     """
     system_total, system_available = _field(meminfo, "MemTotal"), _available(meminfo)
     total, available, source = system_total, system_available, "meminfo"
     limit_at: Fact[str] = Fact.absent("no cgroup limits the memory")
+    if groups is None:
+        groups, limit_at = (), Fact.unknown("/proc/self/cgroup cannot be read")
     # A limit as large as the machine is none; where the machine's size is not known every limit counts.
     binding = [group for group in groups if system_total.value is None or group.limit_bytes < system_total.value]
     if binding:
@@ -245,9 +247,12 @@ def _swap_areas(text: str) -> tuple[SwapArea, ...]:
     )
 
 
-def _probe_groups(root: Path) -> list[GroupMemory]:
+def _probe_groups(root: Path) -> list[GroupMemory] | None:
+    groups = cgroups(root, "memory")
+    if groups is None:
+        return None
     found = []
-    for position, group in enumerate(cgroups(root, "memory")):
+    for position, group in enumerate(groups):
         memory = _probe_group(group)
         # Version 1 could be told not to count children; then a limit binds only its own group's processes.
         if position and group.version == 1 and read_whole_number(group.folder / "memory.use_hierarchy") == 0:

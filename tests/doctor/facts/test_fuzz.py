@@ -111,7 +111,7 @@ def build(root: Path, tree: dict[str, bytes | str | None]) -> None:
             path.symlink_to(content)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(trees())
 def test_no_tree_makes_a_probe_raise(tree: dict[str, bytes | str | None]) -> None:
     root = Path(tempfile.mkdtemp(prefix="fuzz-"))
@@ -139,7 +139,7 @@ def test_no_tree_makes_a_probe_raise(tree: dict[str, bytes | str | None]) -> Non
     assert spent < 2  # the deadline of a probe, for all of them
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.text(max_size=400) | st.text("0123456789 :/-\\\n,abc", max_size=400))
 def test_any_text_is_a_table_of_mounts(text: str) -> None:
     for mount in parse_mounts(text):

@@ -161,6 +161,14 @@ SLOW_AND_FAST = disk("nvme0n1") | disk("sda", 1)
             ("bcache0", "nvme0n1", "sda"),
         ),
         (mount("/m", "179:1", "ext4", "/dev/mmcblk0p1"), disk("mmcblk0"), {}, "mmc", ("mmcblk0p1", "mmcblk0")),
+        # The older place, a partition in its disk.
+        (
+            mount("/m", "259:2", "ext4", "/dev/nvme1n1p2"),
+            {"sys/block/nvme1n1/queue/rotational": "0", "sys/block/nvme1n1/nvme1n1p2/partition": "2"},
+            {},
+            "nvme",
+            ("nvme1n1p2", "nvme1n1"),
+        ),
         # A hypervisor's disk says that it turns; it does not know.
         (mount("/m", "254:0", "ext4", "/dev/vda"), disk("vda", 1), {}, "virtual", ("vda",)),
         (

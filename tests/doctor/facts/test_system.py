@@ -110,10 +110,10 @@ def test_arm_names_the_board_and_no_cores(tmp_path: Path) -> None:
 
 def test_nothing_is_known_of_an_empty_machine(tmp_path: Path) -> None:
     found = probe_cpu(tmp_path, "x86_64")
-    facts = (found.model, found.features, found.physical_cores, found.affinity, found.threads)
+    facts = (found.model, found.features, found.physical_cores, found.affinity, found.quota_cores, found.threads)
     assert not any(fact.known for fact in facts)
     memory = probe_memory(tmp_path)
-    assert not any(fact.known for fact in (memory.budget_bytes, memory.resident_bytes, memory.host.total_bytes))
+    assert not any(fact.known for fact in (memory.budget_bytes, memory.host.limit_at, memory.host.total_bytes))
 
 
 def test_memory_says_what_an_engine_would_take(tmp_path: Path) -> None:
