@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from kinds_driver import probe
 from prepared import Prepared
 
 from coli.backends.devices import memory_pools
-from coli.doctor.plan.budgets import Device, decide_budgets
-from coli.engine.host_memory import probe_host_memory
+from coli.doctor.facts.memory import probe_memory
+from coli.doctor.plan.budgets import Budgets, Device, decide_budgets
+from coli.errors import BudgetError
 
 
 def memory_facts(machine: Prepared) -> dict[str, Any]:
-    memory = probe_host_memory(machine.root)
+    facts = probe_memory(machine.root)
+    memory = facts.host
     found = probe(machine)
     pools = memory_pools(found)
     system = pools[0]
     # What a plan hands out of the system's pool, and for a unified one that is all there is.
-    budgets = decide_budgets(memory, Device.of(found.gpus[0], found) if found.gpus else None)
-    allocated = sum(limit or 0 for limit in budgets.limits().values())
-    pooled = allocated if budgets.pool_bytes is not None else budgets.ram.limit_bytes
+    budgets: Budgets | None = None
+    with contextlib.suppress(BudgetError):  # nobody says how much memory there is
+        budgets = decide_budgets(memory, Device.of(found.gpus[0], found) if found.gpus else None)
+    allocated = None if budgets is None else sum(limit or 0 for limit in budgets.limits().values())
+    base = facts.budget_bytes.value
+    pooled = base if budgets is None or budgets.pool_bytes is None else allocated
     return {
         "ram.total_bytes": memory.total_bytes.value,
         "ram.available_bytes": memory.available_bytes.value,
@@ -30,12 +36,13 @@ def memory_facts(machine: Prepared) -> dict[str, Any]:
         "swap.free_bytes": memory.swap_free_bytes.value,
         "swap.zram": memory.zram.value,
         "commit.left_bytes": memory.commit_left_bytes.value,
-        "plan_base_bytes": budgets.ram.limit_bytes,
+        "plan_base_bytes": base,
         "pool_count": len(pools),
         "pool_total_bytes": system.total_bytes.value,
         "pool_free_bytes": system.free_bytes.value,
         "sum_of_all_allocations": allocated,
-        "gpu_tier_plus_ram_le_pool": system.free_bytes.value is not None and pooled <= system.free_bytes.value,
+        "gpu_tier_plus_ram_le_pool": None not in (pooled, system.free_bytes.value)
+        and (pooled or 0) <= (system.free_bytes.value or 0),
     }
 
 

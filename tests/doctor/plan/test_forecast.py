@@ -14,6 +14,7 @@ from coli.doctor.plan.forecast import History, Placed, Range, Speeds, forecast, 
 from coli.doctor.plan.machine import machine_of, read_plan_facts
 from coli.doctor.plan.speeds import decide_speeds
 from coli.engine.budget import Demand, Traffic
+from coli.engine.store import READERS
 from coli.errors import UsageError
 from coli.families.deepseek_v4.config import Geometry
 from coli.families.deepseek_v4.demand import dense_groups
@@ -72,8 +73,8 @@ def test_what_was_measured_goes_before_what_is_rated_and_that_before_a_guess() -
     assert found.measured
     assert "measured 3.0 GB/s, 2026-01-02" in found.disk.source
     assert not decide_speeds(8, rated).measured
-    # The engine reads with two threads: what two got is the cautious end.
-    slow = DiskRead(2, 10**7, 10**9, 1.0, "direct")
+    # What the engine's own number of readers got is the cautious end.
+    slow = DiskRead(READERS, 10**7, 10**9, 1.0, "direct")
     few = decide_speeds(8, msgspec.structs.replace(measured, disk_reads=(slow,))).disk
     assert (few.low, few.high) == (pytest.approx(0.5e9), found.disk.high)
     guess = decide_speeds(8, disk_kind="hdd")
