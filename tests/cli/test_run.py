@@ -79,7 +79,6 @@ def test_engine_settings_reach_open(run: Any, model: Any) -> None:
         "io": "direct",
         "ram": 2 << 30,
         "vram": 1 << 30,
-        "io": "auto",
         "backend": "cpu-portable",
         "plugins": None,
         "text": True,
