@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_decide import GCC, MATRIX, tool
+from test_decide import GCC, MATRIX, headers, tool
 
 from coli.build_matrix.compilers import HostCompiler
 from coli.build_matrix.decide import Facts, decide_cell
@@ -19,7 +19,7 @@ from coli.build_matrix.request import read_request
 from coli.build_matrix.version import Version
 
 TOOL = tool("13.0.88", cublas="13.0.2")
-FACTS = Facts((TOOL,), GCC, deepgemm_pinned=Path("/headers"))
+FACTS = Facts((TOOL,), GCC, deepgemm_pinned=headers("/headers"))
 BASE = {"NO_TC": "1", "CUDA_ARCH": "sm_86"}
 
 
