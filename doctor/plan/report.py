@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_uppercase
 from typing import Any
 
 from coli.doctor.plan.budgets import TierBudget
@@ -16,7 +17,6 @@ from coli.engine.ledger import Grant
 __all__ = ["SCHEMA", "Kept", "Report", "bar", "describe_kept", "plan_document"]
 
 SCHEMA = "coli.plan/1"
-_LETTERS = "RWLDKAECBXYZ"
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,23 @@ def bar(tier: Mapping[str, Any], width: int = 60) -> tuple[str, str]:
     """Return a stacked bar of a tier of the document, and its legend. A dot is a part of the budget that is free."""
     whole = max(1, tier["limit_bytes"])
     drawn, legend, done = "", [], 0
-    for number, item in enumerate(tier["items"]):
-        letter = _LETTERS[number % len(_LETTERS)]
+    taken: set[str] = set()
+    for item in tier["items"]:
+        letter = _letter(item["name"], taken)
+        taken.add(letter)
         done += item["bytes"]
         reach = min(width, round(width * done / whole))
         # What is there is drawn, if only as one letter.
         drawn += letter * max(reach - len(drawn), 1 if len(drawn) < width else 0)
         legend.append(f"{letter} {item['name']}")
     return f"[{drawn[:width]:.<{width}}]", ", ".join(legend)
+
+
+def _letter(name: str, taken: Collection[str]) -> str:
+    """Return a letter that people would look for: the initial of a word, else any of the name, else any."""
+    initials = "".join(word[0] for word in name.split())
+    wanted = (initials + name + ascii_uppercase).upper()
+    return next((letter for letter in wanted if letter in ascii_uppercase and letter not in taken), "*")
 
 
 def _rows(grants: Sequence[Grant], groups: Mapping[str, tuple[str, int]]) -> list[tuple[str, int, int, int]]:
