@@ -64,13 +64,16 @@ def probe_library(
     deadline_s: float = DEADLINE_S,
     kind: str = "cpu",
     environment: Mapping[str, str] | None = None,
+    cublaslt: Path | None = None,
 ) -> Answer:
     """Open ``path`` in a child process. Never raises for what the library does.
 
-    ``kind`` as in its manifest. ``environment`` None: that of this process.
+    ``kind`` as in its manifest. ``environment`` None: that of this process. ``cublaslt``: opened last, if given.
     """
     search = [entry for entry in sys.path if entry and Path(entry).is_absolute()]
     command = [sys.executable, "-I", "-c", _START, json.dumps(search), str(path), str(canary), kind]
+    if cublaslt is not None:
+        command.append(str(cublaslt))
     ended = run_child(
         command,
         deadline_s=deadline_s,
