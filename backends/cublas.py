@@ -8,6 +8,7 @@ memory, so it is left to the first call of a fast product: an exact run never op
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 import sys
@@ -51,7 +52,7 @@ def probe_cublaslt(major: int, places: Places, library_path: Sequence[Path] = ()
     for origin, file in _files(name, places, library_path, rows):
         try:
             if not file.is_absolute():  # what it names depends on where one stands
-                rows.append(Looked(origin, str(file.parent), "refused", "a relative folder is not searched"))
+                rows.append(Looked(origin, str(file), "refused", "a relative folder is not searched"))
                 continue
             real = file.resolve()
             if real in seen:
@@ -59,7 +60,7 @@ def probe_cublaslt(major: int, places: Places, library_path: Sequence[Path] = ()
             seen.add(real)
             row = _look(origin, file, real, name, places.machine)
         except (OSError, ValueError, RuntimeError) as error:  # no permission, a loop of links, a name that is none
-            rows.append(Looked(origin, str(file.parent), "unreadable", str(error)))
+            rows.append(Looked(origin, str(file), "unreadable", str(error)))
             continue
         if row.state == "found" and taken is None:
             taken, row = real, dataclasses.replace(row, state="taken")
@@ -133,15 +134,10 @@ def _look(origin: str, file: Path, real: Path, name: str, machine: str) -> Looke
     """Judge one file. Raises OSError."""
     where = str(file)
     if not real.is_file():
-        entries = os.scandir(file.parent) if file.parent.is_dir() else ()
-        others = sorted(
-            entry.name
-            for _, entry in zip(range(_MAX_ENTRIES), entries, strict=False)
-            if re.fullmatch(r"libcublasLt\.so\.\d+", entry.name)
-        )
-        if others:
-            return Looked(origin, where, "unfit", f"there is {', '.join(others[:_MAX_SHOWN])}")
-        return Looked(origin, where, "absent")
+        if os.path.lexists(file):
+            return Looked(origin, where, "unfit", "no regular file")
+        others = _others(file.parent)
+        return Looked(origin, where, "unfit" if others else "absent", f"there is {', '.join(others)}" if others else "")
     try:
         container = read_container(real)
     except ContainerError as error:
@@ -154,6 +150,15 @@ def _look(origin: str, file: Path, real: Path, name: str, machine: str) -> Looke
     if gate.verdict != "ok":
         return Looked(origin, where, "refused", gate.evidence)
     return Looked(origin, where, "found", "" if real == file else f"leads to {real}")
+
+
+def _others(folder: Path) -> list[str]:
+    """Return the names of other majors in a folder. Raises OSError."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in itertools.islice(entries, _MAX_ENTRIES)]
+    return sorted(name for name in names if re.fullmatch(r"libcublasLt\.so\.\d+", name))[:_MAX_SHOWN]
 
 
 def _version(file: Path | None) -> Fact[str]:
