@@ -266,14 +266,13 @@ class Dispatcher:
         return stage
 
     def _opening(self, name: str, stage: Callable[..., None]) -> Callable[..., None]:
-        """Return a stage of the fast mode that opens its library first, and from then on is the stage itself."""
+        """Return a stage of the fast mode that opens its library before the first call of any of them."""
 
-        def first(*args: Any) -> None:
-            from coli.backends._probe import open_library
-
-            setattr(self, name, stage)
+        def fast(*args: Any) -> None:
             library, self._fast_library = self._fast_library, None
             if library is not None:
+                from coli.backends._probe import open_library
+
                 try:
                     open_library(library)
                 except OSError as error:  # the stage then declines, and says less about the reason
@@ -281,8 +280,8 @@ class Dispatcher:
                         self._tell(Fallback(name, str(library), str(error)))
             stage(*args)
 
-        first.__name__ = name
-        return first
+        fast.__name__ = name
+        return fast
 
     def _count(
         self,

@@ -359,12 +359,13 @@ with Dispatcher([opened], 1, workspace_bytes(1), told.append, cublas) as stages:
     x, y = np.ones((1, 32), np.float32), np.zeros((1, 16), np.float32)
     codes, scales = np.full((16, 32), 0x38, np.uint8), np.full((1, 1), 127, np.uint8)
     weight = stages.bind("w", Format.FP8_BLOCK, 16, 32, codes, scales)
-    assert stages.upload(weight)
+    fp4 = stages.bind("v", Format.FP4_GROUP, 16, 32, codes[:, :16].copy(), np.full((16, 1), 127, np.uint8))
+    assert stages.upload(weight) and stages.upload(fp4)
     stages.matmul_fp8(weight, x, 1, y)
     print(y[0, 0], is_open())
-    for _ in range(3):
+    for stage, of in (("fast_matmul_fp8", weight), ("fast_matmul_fp4", fp4), ("fast_matmul_fp8", weight)):
         try:
-            stages.fast_matmul_fp8(weight, x, 1, y)
+            getattr(stages, stage)(of, x, 1, y)
         except StageError as error:
             print(error.code, is_open())
     print([(one.stage, one.backend == str(cublas), one.reason) for one in told])
