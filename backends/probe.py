@@ -155,11 +155,12 @@ def read_cached(folder: Path | None, key: str) -> Answer | None:
 def write_cached(folder: Path | None, key: str, answer: Answer) -> None:
     """Keep an answer that is about the library alone and would come out the same again.
 
-    Not a time-out, a crash or a child that did not start; not a fault of this installation (its code or canary).
+    Not a time-out, a crash or a child that did not start; not a fault of this installation (its code or canary), nor a
+    cuBLASLt that did not open: what it needs may be installed meanwhile.
     """
     if folder is None or answer.end != "exit" or answer.detail != _CLEAN_EXIT:
         return
-    if "unreadable" in answer.steps.get("canary", {}):
+    if "unreadable" in answer.steps.get("canary", {}) or answer.steps.get("cublaslt", {}).get("error") is not None:
         return
     document = {"steps": answer.steps, "end": answer.end, "detail": answer.detail}
     with contextlib.suppress(OSError):  # a full or read-only home only costs the next start 0.2 s

@@ -338,7 +338,7 @@ def test_another_cublaslt_is_opened_again(house: House, compiler: str, tmp_path:
 
     assert [seen(), seen()] == [(False, True), (True, True)]
     build_cublaslt(compiler, file, "extern int nowhere; int *cublaslt = &nowhere;")
-    assert [seen(), seen()] == [(False, False), (True, False)]
+    assert [seen(), seen()] == [(False, False)] * 2  # what it lacks may be there the next time
     file.unlink()
     assert seen() == (False, False)
 
