@@ -303,39 +303,6 @@ def ask_alone(fast_path: Path, cublas: Path | None, device: int) -> list[str]:
     return first.split(" ", 3)
 
 
-@pytest.mark.parametrize(
-    ("options", "device", "reason", "text"),
-    [
-        (
-            None,
-            BLACKWELL,
-            REASON_LIBRARY,
-            "libcublasLt.so.13 cannot be opened: libcublasLt.so.13: cannot open shared object file: "
-            "No such file or directory",
-        ),
-        (
-            ("-DFAKE_VERSION=120604",),
-            BLACKWELL,
-            REASON_LIBRARY,
-            "libcublasLt.so.13 is cuBLAS 12.6.4, expected 13.0 or a later one of that major",
-        ),
-        (("-DFAKE_LACKS",), BLACKWELL, REASON_LIBRARY, "libcublasLt.so.13 has no cublasLtMatmul"),
-        (
-            (),
-            HOPPER,
-            REASON_DEVICE,
-            "device 7 has compute capability 9.0; block scaling in tensor cores needs 10.0 or later",
-        ),
-    ],
-)
-def test_what_is_missing_is_named(
-    fast_path: Path, tmp_path: Path, options: tuple[str, ...] | None, device: int, reason: int, text: str
-) -> None:
-    cublas = None if options is None else build_fake_cublas(tmp_path, *options)
-    status, code, untouched, said = ask_alone(fast_path, cublas, device)
-    assert (int(status), int(code), untouched, said) == (native.DECLINED, reason, "True", text)
-
-
 def test_opened_by_its_path_it_is_found_by_its_name(fast_path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "site packages ü"
     folder.mkdir()
@@ -391,6 +358,39 @@ def test_the_dispatcher_tells_once_that_it_does_not_open(fast_path: Path, tmp_pa
     _, *fast, told = dispatch(fast_path, tmp_path / "libcublasLt.so.13")
     assert fast == ["stage.unserved False"] * 3
     assert told == f"[('fast_matmul_fp8', True, '{tmp_path}/libcublasLt.so.13: file too short')]"
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "reason", "text"),
+    [
+        (
+            None,
+            BLACKWELL,
+            REASON_LIBRARY,
+            "libcublasLt.so.13 cannot be opened: libcublasLt.so.13: cannot open shared object file: "
+            "No such file or directory",
+        ),
+        (
+            ("-DFAKE_VERSION=120604",),
+            BLACKWELL,
+            REASON_LIBRARY,
+            "libcublasLt.so.13 is cuBLAS 12.6.4, expected 13.0 or a later one of that major",
+        ),
+        (("-DFAKE_LACKS",), BLACKWELL, REASON_LIBRARY, "libcublasLt.so.13 has no cublasLtMatmul"),
+        (
+            (),
+            HOPPER,
+            REASON_DEVICE,
+            "device 7 has compute capability 9.0; block scaling in tensor cores needs 10.0 or later",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(
+    fast_path: Path, tmp_path: Path, options: tuple[str, ...] | None, device: int, reason: int, text: str
+) -> None:
+    cublas = None if options is None else build_fake_cublas(tmp_path, *options)
+    status, code, untouched, said = ask_alone(fast_path, cublas, device)
+    assert (int(status), int(code), untouched, said) == (native.DECLINED, reason, "True", text)
 
 
 def test_every_slot_is_there(fast_path: Path) -> None:
