@@ -36,7 +36,13 @@ def decided(root: Path, cache: Path, **variables: str) -> Recipe | Refusal:
     environment = {**os.environ, "CUDA_HOME": str(root), **variables}
     request = read_request(environment)
     facts = gather_facts(
-        request, environment, cache, wants_cuda=True, tensor_cores_for=frozenset(), tell=lambda text: None
+        request,
+        environment,
+        cache,
+        wants_cuda=True,
+        names_deepgemm=False,
+        tensor_cores_for=frozenset(),
+        tell=lambda text: None,
     )
     (outcome,) = decide_cells(request, facts, load_matrix())
     return outcome
