@@ -16,6 +16,7 @@ from coli.engine.ledger import Grant, Item, Ledger
 __all__ = [
     "Demand",
     "DeviceGroup",
+    "Product",
     "Traffic",
     "basis_items",
     "driver_item",
@@ -46,6 +47,18 @@ class Traffic:
 
 
 @dataclass(frozen=True)
+class Product:
+    """A resident weight, and the stage that multiplies by it.
+
+    ``copy``: the item of its copy on a device, None where no device serves such a weight.
+    """
+
+    name: str
+    stage: str
+    copy: Item | None
+
+
+@dataclass(frozen=True)
 class DeviceGroup:
     """Items that may lie in device memory for one purpose.
 
@@ -64,11 +77,15 @@ class Demand:
 
     ``items(context, chunk)``: what the engine reserves in RAM, in its order, the elastic expert cache last.
     ``device``: what may lie in device memory, in order of preference: the engine fills group after group.
+    ``products``: every resident weight that a stage multiplies by. ``idle_stages``: those of the family's stages that
+    this geometry never calls.
     """
 
     items: Callable[[int, int], Sequence[Item]]
     traffic: Traffic
     device: tuple[DeviceGroup, ...] = ()
+    products: tuple[Product, ...] = ()
+    idle_stages: frozenset[str] = frozenset()
 
     @property
     def device_bytes(self) -> int:

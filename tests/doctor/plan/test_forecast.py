@@ -17,7 +17,6 @@ from coli.engine.budget import Demand, Traffic
 from coli.engine.store import READERS
 from coli.errors import UsageError
 from coli.families.deepseek_v4.config import Geometry
-from coli.families.deepseek_v4.demand import dense_groups
 
 from .published import PUBLISHED, flash_demand, plan_published, published_rate
 
@@ -91,7 +90,7 @@ def test_the_flash_of_the_plan_is_the_one_that_was_released(flash: Demand) -> No
     *_, cache = flash.items(4096, 128)
     assert cache.nbytes == 13_369_344
     assert round(256 * cache.nbytes / 2**30, 2) == 3.19
-    head = dense_groups(geometry, flash_sizes())[1].items[0].nbytes
+    head = flash.device[1].items[0].nbytes
     assert round(head / 2**30, 2) == 0.99
     # 6.27 GiB with the small vectors, which are float32 in memory.
     assert 6.2 <= (flash.traffic.dense_bytes - head) / 2**30 <= 6.28
