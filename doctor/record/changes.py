@@ -48,7 +48,13 @@ KEYS = {
 
 
 def change_facts(facts: MachineFacts, changes: Iterable[str]) -> MachineFacts:
-    """Return ``facts`` with each `KEY=VALUE` applied, in order. Raises UsageError for an unknown key or a bad value."""
+    """Return ``facts`` with each `KEY=VALUE` applied, in order. Raises UsageError for an unknown key or a bad value.
+
+    What the loader's gates said of other devices or another driver holds no longer, so backends are not known then.
+    """
+    changes = tuple(changes)
+    if changes:
+        facts = replace(facts, here=False, name=facts.name or "a changed machine")
     for change in changes:
         key, equals, value = change.partition("=")
         key, value = key.strip(), value.strip()
@@ -56,7 +62,7 @@ def change_facts(facts: MachineFacts, changes: Iterable[str]) -> MachineFacts:
             raise _refuse(change, "is not KEY=VALUE", f"for example gpu.0.vram=10GiB; keys: {', '.join(KEYS)}")
         found = _GPU.fullmatch(key)
         if found is not None and f"gpu.N.{found[2]}" in KEYS:
-            facts = replace(facts, devices=_gpu(facts.devices, int(found[1]), found[2], value))
+            facts = replace(facts, devices=_gpu(facts.devices, int(found[1]), found[2], value), backends=None)
         elif key in _CHANGES:
             facts = _CHANGES[key](facts, value)
         else:
@@ -175,7 +181,7 @@ def _driver(field: str) -> Callable[[MachineFacts, str], MachineFacts]:
                 raise _refuse(f"driver.state={value}", "is not a state", ", ".join(_STATES))
             gpus = facts.devices.gpus if value == "ok" else ()
             driver = replace(driver, state=state, evidence=_SOURCE)
-            return replace(facts, devices=replace(facts.devices, driver=driver, gpus=gpus))
+            return replace(facts, devices=replace(facts.devices, driver=driver, gpus=gpus), backends=None)
         version = parse_version(value)
         if version is None:
             raise _refuse(f"driver.{field}={value}", "is not a version", "numbers with dots")
@@ -183,7 +189,7 @@ def _driver(field: str) -> Callable[[MachineFacts, str], MachineFacts]:
             driver = replace(driver, max_cuda=Fact.of((version.major, version.minor), _SOURCE))
         else:
             driver = replace(driver, version=Fact.of(value, _SOURCE))
-        return replace(facts, devices=replace(facts.devices, driver=driver))
+        return replace(facts, devices=replace(facts.devices, driver=driver), backends=None)
 
     return change
 

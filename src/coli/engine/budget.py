@@ -5,7 +5,7 @@ Pure Python: no numpy, no extension.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +24,7 @@ __all__ = [
     "fit_items",
     "reserve_all",
     "reserve_resident",
+    "vocabulary_of",
 ]
 
 # Logits in float32 and what sampling makes of them in float64 (values, order, probabilities, sums), per vocabulary
@@ -107,6 +108,12 @@ def basis_items(
         Item("logits and sampling", "ram", vocabulary * _BYTES_PER_LOGIT),
         *([] if direct_readers is None else [direct_item(direct_readers)]),
     ]
+
+
+def vocabulary_of(config: Mapping[str, object]) -> int:
+    """Return the width of the logits from a text config; 0 for a value that the engine is going to refuse."""
+    value = config.get("vocab_size")
+    return value if isinstance(value, int) and 0 < value < 2**31 else 0
 
 
 def fit_items(ledger: Ledger, items: Callable[[int], Sequence[Item]], most: int) -> tuple[int, list[Item]]:

@@ -11,7 +11,7 @@ from engine.sparse_flash import flash_config, flash_sizes
 from coli.backends.devices.facts import Fact
 from coli.doctor.facts.measure import DiskRead, Measured
 from coli.doctor.plan.forecast import History, Placed, Range, Speeds, forecast, hit_rates
-from coli.doctor.plan.machine import machine_of, read_plan_facts
+from coli.doctor.plan.machine import machine_of
 from coli.doctor.plan.speeds import decide_speeds
 from coli.engine.budget import Demand, Traffic
 from coli.engine.store import READERS

@@ -1,0 +1,63 @@
+"""The bytes of every tensor of a checkpoint, written so that a record can hold them: experts of one size are one entry."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+__all__ = ["pack_sizes", "unpack_sizes"]
+
+# A model of a trillion parameters has some 300 thousand; what a file claims beyond that is not believed.
+_MOST_TENSORS = 4_000_000
+_NUMBER = re.compile(r"(?:^|(?<=\.))(0|[1-9][0-9]{0,8})(?=\.|$)", re.ASCII)
+_RANGE = re.compile(r"\[(\d{1,9})-(\d{1,9})\]", re.ASCII)
+
+
+def pack_sizes(sizes: Mapping[str, int]) -> dict[str, int] | None:
+    """Return ``sizes`` with one entry for neighbours: `experts.[0-255].w1.weight` stands for 256 tensors of that size.
+
+    The last number that is a part of its own counts. None for names that look like such an entry themselves.
+    """
+    runs: dict[tuple[str, str, int], list[int]] = {}
+    packed: dict[str, int] = {}
+    for name, nbytes in sizes.items():
+        if "[" in name:
+            return None
+        found = None
+        for found in _NUMBER.finditer(name):  # noqa: B007  the last one is wanted
+            pass
+        if found is None:
+            packed[name] = nbytes
+        else:
+            runs.setdefault((name[: found.start()], name[found.end() :], nbytes), []).append(int(found[1]))
+    for (before, after, nbytes), numbers in runs.items():
+        for first, last in _ranges(sorted(numbers)):
+            packed[f"{before}{first if first == last else f'[{first}-{last}]'}{after}"] = nbytes
+    return packed
+
+
+def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
+
+
+def unpack_sizes(packed: Mapping[str, int]) -> dict[str, int]:
+    """Return the bytes of each tensor by its name. Raises ValueError for ranges that nobody could have packed."""
+    sizes: dict[str, int] = {}
+    for name, nbytes in packed.items():
+        found = _RANGE.search(name)
+        if found is None:
+            sizes[name] = nbytes
+            continue
+        first, last = int(found[1]), int(found[2])
+        if not first < last or len(sizes) + last - first > _MOST_TENSORS:
+            raise ValueError(f"{name}: not a range of tensors")
+        before, after = name[: found.start()], name[found.end() :]
+        for number in range(first, last + 1):
+            sizes[f"{before}{number}{after}"] = nbytes
+    return sizes
