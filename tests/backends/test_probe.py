@@ -31,7 +31,7 @@ def ended(code: int, *steps: dict[str, object], errors: str = "") -> Ended:
 def test_exception_that_ends_a_process_of_windows(code: int, detail: str) -> None:
     answer = decide_answer(ended(code), 30)
     assert (answer.end, answer.detail, answer.last) == ("signal", detail, "open")
-    finding = judge_answer(answer)[1]
+    finding = judge_answer(answer, "cpu")[1]
     assert (finding.code, finding.evidence) == ("handshake.crash", f"{detail} while it runs coli_backend_query")
 
 

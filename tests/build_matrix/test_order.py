@@ -183,7 +183,7 @@ def test_every_cell_that_the_matrix_calls_refused_is_refused_by_that_rule() -> N
     """A toolkit of each version that those cells name, with cuBLAS headers of the same version."""
     refused = {cell.id: cell.refused_by for cell in MATRIX.cells.values() if cell.refused_by}
     tools = (tool("12.4.131", cublas="12.4.5"), tool("13.0.88", cublas="13.0.2"))
-    facts = Facts(tools, GCC, deepgemm_pinned=Path("/headers"))
+    facts = Facts(tools, GCC, deepgemm_pinned=headers("/headers"))
     cells = plan_cells(tuple(refused), read_request({}), facts, MATRIX, "x86_64", Path("/backends"), every=False)
     assert len(refused) == 4
     assert {one.cell: one.refusal.rule for one in cells if isinstance(one, Refused)} == refused

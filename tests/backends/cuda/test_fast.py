@@ -335,8 +335,8 @@ def test_what_is_missing_is_named(
     assert (int(status), int(code), untouched, said) == (native.DECLINED, reason, "True", text)
 
 
-def test_every_slot_is_there(fast_path: Path) -> None:
+def test_its_stages_are_there(fast_path: Path) -> None:
     library = native.Library(fast_path)
+    assert all(library.slots[name].function for name in ("fast_matmul_fp8", "fast_matmul_fp4"))
     for _, _, name, arguments in native.slot_list():
-        assert library.slots[name].function
         assert library.slots[name].signature == native.signature(f"{name}({arguments})")
