@@ -209,7 +209,21 @@ _READS = (
 )
 
 CHECKS = (
-    Check("budget.ram", ("checkpoint.roles",), _READS, "whether the model fits the memory, and how fast it will be", _fit, model=True),
+    Check(
+        "budget.ram",
+        ("checkpoint.roles",),
+        _READS,
+        "whether the model fits the memory, and how fast it will be",
+        _fit,
+        model=True,
+    ),
     Check("budget.vram", ("checkpoint.roles",), _READS, "which weights lie in a GPU's memory", _gpu, model=True),
-    Check("budget.last-run", ("checkpoint.roles",), _READS, "whether the last run took what was planned", _last_run, model=True),
+    Check(
+        "budget.last-run",
+        ("checkpoint.roles",),
+        _READS,
+        "whether the last run took what was planned",
+        _last_run,
+        model=True,
+    ),
 )

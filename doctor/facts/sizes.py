@@ -9,7 +9,6 @@ __all__ = ["pack_sizes", "unpack_sizes"]
 
 # A model of a trillion parameters has some 300 thousand; what a file claims beyond that is not believed.
 _MOST_TENSORS = 4_000_000
-_NUMBER = re.compile(r"(?:^|(?<=\.))(0|[1-9][0-9]{0,8})(?=\.|$)", re.ASCII)
 _RANGE = re.compile(r"\[(\d{1,9})-(\d{1,9})\]", re.ASCII)
 
 
@@ -23,17 +22,22 @@ def pack_sizes(sizes: Mapping[str, int]) -> dict[str, int] | None:
     for name, nbytes in sizes.items():
         if "[" in name:
             return None
-        found = None
-        for found in _NUMBER.finditer(name):  # noqa: B007  the last one is wanted
-            pass
-        if found is None:
+        parts = name.split(".")
+        place = next((place for place in range(len(parts) - 1, -1, -1) if _is_number(parts[place])), None)
+        if place is None:
             packed[name] = nbytes
         else:
-            runs.setdefault((name[: found.start()], name[found.end() :], nbytes), []).append(int(found[1]))
+            key = ".".join(parts[:place]), ".".join(parts[place + 1 :]), nbytes
+            runs.setdefault(key, []).append(int(parts[place]))
     for (before, after, nbytes), numbers in runs.items():
         for first, last in _ranges(sorted(numbers)):
-            packed[f"{before}{first if first == last else f'[{first}-{last}]'}{after}"] = nbytes
+            shown = str(first) if first == last else f"[{first}-{last}]"
+            packed[".".join(part for part in (before, shown, after) if part)] = nbytes
     return packed
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and text.isascii() and len(text) < 10 and (text[0] != "0" or text == "0")
 
 
 def _ranges(numbers: list[int]) -> list[tuple[int, int]]:

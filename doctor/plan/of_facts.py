@@ -8,21 +8,20 @@ from coli.doctor.facts.machine import MachineFacts
 from coli.doctor.plan.machine import machine_of
 from coli.doctor.plan.planning import Audit, Planned, audit_run, plan_subject
 from coli.doctor.plan.subject import subject_of
-from coli.engine.budget import Demand
+from coli.doctor.stages import StageRow, predict_stages
 from coli.errors import ColiError
 
-__all__ = ["Outcome", "copies_of", "plan_facts"]
+__all__ = ["Outcome", "plan_facts", "stages_of"]
 
 
 @dataclass(frozen=True)
 class Outcome:
     """A plan; or ``refusal``, why the model cannot run so; or ``unknown``, what is missing for a plan.
 
-    ``demand``: what the model asks for, also where it does not fit. ``audit``: of the last run here.
+    ``audit``: of the last run here.
     """
 
     planned: Planned | None = None
-    demand: Demand | None = None
     refusal: ColiError | None = None
     unknown: str | None = None
     audit: Audit | None = None
@@ -58,10 +57,18 @@ def _plan(facts: MachineFacts) -> Outcome:
         audit = audit_run(subject, machine, last_run) if last_run is not None else None
         planned = plan_subject(subject, machine, options, last_run)
     except ColiError as error:
-        return Outcome(demand=subject.demand, refusal=error)
-    return Outcome(planned, subject.demand, audit=audit)
+        return Outcome(refusal=error)
+    return Outcome(planned, audit=audit)
 
 
-def copies_of(planned: Planned) -> frozenset[str]:
-    """Return the names of the items that the plan puts into a device's memory."""
-    return frozenset(grant.item.name for grant in planned.plan.best.of("vram"))
+def stages_of(facts: MachineFacts) -> tuple[StageRow, ...]:
+    """Return where each stage of the model will run; none where that is not known, or the model cannot run."""
+    if facts.backends is None or facts.stages is None:
+        return ()
+    outcome = plan_facts(facts)
+    if outcome.refusal is not None:
+        return ()
+    if outcome.planned is None:  # then every weight counts as one that fits
+        return predict_stages(facts.backends, facts.stages)
+    copies = frozenset(grant.item.name for grant in outcome.planned.plan.best.of("vram"))
+    return predict_stages(facts.backends, facts.stages, outcome.planned.subject.demand, copies)

@@ -31,9 +31,7 @@ class Opened(NamedTuple):
     loaded: Loaded
 
 
-def open_subject(
-    path: Path, *, search: Search, plugins: Sequence[str] | None, given: Iterable[str] = ()
-) -> Opened:
+def open_subject(path: Path, *, search: Search, plugins: Sequence[str] | None, given: Iterable[str] = ()) -> Opened:
     """Open what a run would open; nothing stays open. ``given``: options that the family must read.
 
     Raises what opening the model raises.

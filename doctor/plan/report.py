@@ -13,10 +13,9 @@ from coli.doctor.plan.sensitivity import Change
 from coli.engine.budget import Demand
 from coli.engine.ledger import Grant
 
-__all__ = ["SCHEMA", "Kept", "Report", "bar", "describe_kept", "plan_document"]
+__all__ = ["SCHEMA", "Kept", "Report", "bar", "describe_kept", "plan_document", "tier_documents"]
 
 SCHEMA = "coli.plan/1"
-_LETTERS = "RWLDKAECBXYZ"
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,7 @@ def plan_document(report: Report) -> dict[str, Any]:
     """Return the document; sizes in bytes, rates in tokens per second."""
     best = report.plan.best
     budgets = report.plan.budgets
-    tiers = [_tier(budgets.ram, best, report.demand)]
-    if budgets.vram is not None:
-        tiers.append(_tier(budgets.vram, best, report.demand))
+    tiers = tier_documents(report.plan, report.demand)
     cache = best.cache
     traffic = report.demand.traffic
     return {
@@ -92,18 +89,33 @@ def plan_document(report: Report) -> dict[str, Any]:
     }
 
 
+def tier_documents(plan: Plan, demand: Demand) -> list[dict[str, Any]]:
+    """Return what a plan does with each tier: its whole, who holds what of it, and the items in their order; bytes."""
+    budgets = plan.budgets
+    return [_tier(tier, plan.best, demand) for tier in (budgets.ram, budgets.vram) if tier is not None]
+
+
 def bar(tier: Mapping[str, Any], width: int = 60) -> tuple[str, str]:
     """Return a stacked bar of a tier of the document, and its legend. A dot is a part of the budget that is free."""
     whole = max(1, tier["limit_bytes"])
-    drawn, legend, done = "", [], 0
-    for number, item in enumerate(tier["items"]):
-        letter = _LETTERS[number % len(_LETTERS)]
+    drawn, legend, done, taken = "", [], 0, ""
+    for item in tier["items"]:
+        letter = _letter(item["name"], taken)
+        taken += letter
         done += item["bytes"]
         reach = min(width, round(width * done / whole))
         # What is there is drawn, if only as one letter.
         drawn += letter * max(reach - len(drawn), 1 if len(drawn) < width else 0)
         legend.append(f"{letter} {item['name']}")
     return f"[{drawn[:width]:.<{width}}]", ", ".join(legend)
+
+
+def _letter(name: str, taken: str) -> str:
+    """Return the first letter of the name that is not taken: of its words first."""
+    wanted = [word[0] for word in name.split() if len(word) > 3 or word == "KV"] + [
+        letter for letter in name if letter.isalpha()
+    ]
+    return next((letter.upper() for letter in wanted if letter.upper() not in taken), "?")
 
 
 def _rows(grants: Sequence[Grant], groups: Mapping[str, tuple[str, int]]) -> list[tuple[str, int, int, int]]:
@@ -123,16 +135,14 @@ def _tier(budget: TierBudget, best: Placement, demand: Demand) -> dict[str, Any]
         for group in demand.device
         for item in group.items
     }
-    others = None
-    if budget.total_bytes is not None and budget.free_bytes is not None:
-        others = max(0, budget.total_bytes - budget.free_bytes)
     return {
         "tier": budget.tier,
         "total_bytes": budget.total_bytes,
         "free_bytes": budget.free_bytes,
-        "others_bytes": others,
+        "others_bytes": budget.others_bytes,
         "held_by": budget.held_by,
         "left_free_bytes": budget.reserve_bytes,
+        "context_bytes": budget.context_bytes,
         "limit_bytes": budget.limit_bytes,
         "why": budget.why,
         "planned_bytes": sum(grant.nbytes for grant in grants),

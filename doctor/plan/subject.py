@@ -51,9 +51,7 @@ class Subject:
         ``driver_bytes``: what a device's driver takes of the RAM, None without a device.
         """
         direct = decide_io(io, self.file_bytes, available_bytes, limit_bytes) == "direct"
-        items = basis_items(
-            self.runtime_bytes, workspace_bytes(threads), self.vocabulary, READERS if direct else None
-        )
+        items = basis_items(self.runtime_bytes, workspace_bytes(threads), self.vocabulary, READERS if direct else None)
         return items if driver_bytes is None else [*items, driver_item(driver_bytes)]
 
     def page_cached(self, io: str, available_bytes: int | None, limit_bytes: int) -> bool:

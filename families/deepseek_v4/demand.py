@@ -14,9 +14,7 @@ __all__ = ["demand"]
 
 _EMBEDDING, _HEAD = "embed.weight", "head.weight"
 # Stages that depend on the geometry; every model calls the others.
-_SOMETIMES = frozenset(
-    ("matmul_f32", "matmul_bf16", "matmul_fp8", "matmul_fp4", "compress", "index_scores", "top_k")
-)
+_SOMETIMES = frozenset(("matmul_f32", "matmul_bf16", "matmul_fp8", "matmul_fp4", "compress", "index_scores", "top_k"))
 _CALLS_OF_A_LAYER = 30  # counted over 200 tokens of two small models: 31 and 33
 
 

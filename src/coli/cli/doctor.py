@@ -74,18 +74,9 @@ def _planned(facts: MachineFacts) -> tuple[Planned | None, tuple[StageRow, ...]]
     """Return the plan of the model, and where its stages will run; as far as they are known."""
     if facts.checkpoint is None:
         return None, ()
-    from coli.doctor.plan.of_facts import copies_of, plan_facts
-    from coli.doctor.stages import predict_stages
+    from coli.doctor.plan.of_facts import plan_facts, stages_of
 
-    outcome = plan_facts(facts)
-    if facts.backends is None or facts.stages is None:
-        return outcome.planned, ()
-    if outcome.planned is None:
-        # What does not fit runs nowhere; without a plan every weight counts as one that fits.
-        refused = outcome.refusal is not None
-        return None, () if refused else predict_stages(facts.backends, facts.stages)
-    copies = copies_of(outcome.planned)
-    return outcome.planned, predict_stages(facts.backends, facts.stages, outcome.demand, copies)
+    return plan_facts(facts).planned, stages_of(facts)
 
 
 def _facts(settings: Resolved, checks: tuple[Check, ...], terminal: Terminal, times: dict[str, float]) -> MachineFacts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -219,12 +220,13 @@ def _show(document: dict[str, Any], report: Report, terminal: Terminal) -> None:
         ]
     )
     for tier in document["tiers"]:
-        drawn, legend = bar(tier)
+        shown = f"{render_size(tier['planned_bytes'])} of {render_size(tier['limit_bytes'])}"
+        drawn, legend = bar(tier, min(60, max(20, terminal.width - len(shown) - 8)))
         terminal.line()
-        planned, limit = render_size(tier["planned_bytes"]), render_size(tier["limit_bytes"])
-        terminal.line(f"{tier['tier'].upper():4} {drawn} {planned} of {limit}")
-        terminal.line(f"     {legend}")
-        terminal.line(f"     {_whole(tier)}")
+        terminal.line(f"{tier['tier'].upper():4} {drawn} {shown}")
+        for text in (legend, _whole(tier)):
+            for line in textwrap.wrap(text, terminal.width - 5, break_long_words=False):
+                terminal.line(f"     {line}")
     rows = [
         (
             tier["tier"],
@@ -259,7 +261,16 @@ def _show(document: dict[str, Any], report: Report, terminal: Terminal) -> None:
         ("command", " ".join([*_assignments(document["environment"]), shlex.join(document["argv"])])),
     ]
     lines += [("note", text) for text in document["notes"]]
-    terminal.facts(lines)
+    width = terminal.width - max(len(name) for name, _ in lines) - 2
+    # A command is copied: it stays one line.
+    terminal.facts((name, value if name == "command" else _wrapped(value, width)) for name, value in lines)
+
+
+def _wrapped(text: str, width: int) -> str:
+    parts = [
+        textwrap.wrap(line, max(20, width), break_long_words=False, break_on_hyphens=False) for line in text.split("\n")
+    ]
+    return "\n".join(line for part in parts for line in part)
 
 
 def _assignments(environment: dict[str, str]) -> list[str]:
@@ -267,13 +278,17 @@ def _assignments(environment: dict[str, str]) -> list[str]:
 
 
 def _whole(tier: dict[str, Any]) -> str:
-    if tier["total_bytes"] is None or tier["free_bytes"] is None:
-        return str(tier["why"])
-    return (
-        f"{render_size(tier['total_bytes'])} in all, {render_size(tier['free_bytes'])} free, "
-        f"{render_size(tier['others_bytes'])} held by {tier['held_by']}; "
-        f"{render_size(tier['left_free_bytes'])} stays free ({tier['why']})"
-    )
+    """Say what the whole of a tier consists of."""
+    limit = f"{render_size(tier['limit_bytes'])} to fill ({tier['why']})"
+    if tier["others_bytes"] is None:
+        return limit
+    parts = []
+    if tier["others_bytes"]:
+        parts.append(f"{render_size(tier['others_bytes'])} held by {tier['held_by']}")
+    if tier["context_bytes"]:
+        parts.append(f"{render_size(tier['context_bytes'])} for the driver's context")
+    parts += [f"{render_size(tier['left_free_bytes'])} left free", limit]
+    return f"{render_size(tier['total_bytes'])} in all: {', '.join(parts)}"
 
 
 def _size(entry: dict[str, Any]) -> str:
