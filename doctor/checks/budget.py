@@ -178,9 +178,9 @@ def _last_run(facts: MachineFacts) -> Iterator[Finding]:
         yield Finding("budget.no-run", "skip", "no run of this model is on record, so the plan was not compared")
         return
     above = [row for row in audit.rows if row.verdict == "above"]
+    found = [(row.tier, row.planned_bytes, row.planned_bytes + row.difference_bytes) for row in audit.rows]
     shown = ", ".join(
-        f"{row.tier} {render_size(row.planned_bytes + row.difference_bytes)} of {render_size(row.planned_bytes)} planned"
-        for row in audit.rows
+        f"{tier} {render_size(taken)} of {render_size(planned)} planned" for tier, planned, taken in found
     )
     if not above:
         yield Finding("budget.agrees", "ok", f"the last run took what its plan says: {shown}")

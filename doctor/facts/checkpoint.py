@@ -162,9 +162,9 @@ class CheckpointFacts:
     """A checkpoint, as far as it could be read. ``problems`` in the order of reading, all of them.
 
     ``given`` is the path that was asked for, ``folder`` the one that holds config.json. ``weight_bytes``: all tensors
-    of the files that are used. ``text_config``: the part of the config that sizes the text model. ``tensor_bytes``: of
-    each tensor, by the engine's own names, as `pack_sizes` writes them. ``ignored``: weight files that belong to no model. ``unused``: parts that a text engine
-    does not use (vision ...) and code that is never run.
+    of the files that are used. ``text_config``: the part of the config that sizes the text model. ``tensor_bytes``:
+    of each tensor, by the engine's own names, as `pack_sizes` writes them. ``ignored``: weight files that belong to no
+    model. ``unused``: parts that a text engine does not use (vision ...) and code that is never run.
     """
 
     given: Path

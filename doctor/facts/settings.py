@@ -56,7 +56,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run would be given, for its plan. ``context`` None: nobody chose one; ``threads``, sizes: nobody set them."""
+    """What a run would be given, for its plan. None: nobody set it."""
 
     context: int | None = None
     prefill_chunk: int = find("prefill_chunk").default
@@ -82,7 +82,10 @@ def run_options(settings: Resolved) -> RunOptions:
 
 @dataclass(frozen=True)
 class SettingsFacts:
-    """``run``: what a run would be given. ``notes``: what the settings say about names that are not ours. ``superuser``: this is root; None: not known."""
+    """``run``: what a run would be given. ``notes``: what the settings say about names that are not ours.
+
+    ``superuser``: this is root; None: not known.
+    """
 
     values: tuple[SettingValue, ...] = ()
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The bytes of every tensor of a checkpoint, written so that a record can hold them: experts of one size are one entry."""
+"""The bytes of every tensor, written so that a record can hold them: experts of one size are one entry."""
 
 from __future__ import annotations
 
