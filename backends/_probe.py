@@ -64,7 +64,8 @@ def _keep_quiet() -> int:
 def main(arguments: list[str]) -> int:
     """Probe library ``arguments[0]`` of kind ``arguments[2]`` with canary file ``arguments[1]``; return the exit code.
 
-    The answer goes to the standard output that the parent gave, one line a step.
+    ``arguments[3]``, if there is one, is a cuBLASLt that the library may ask for later: does it open? The
+    answer goes to the standard output that the parent gave, one line a step.
     """
     channel = _keep_quiet()
 
@@ -119,4 +120,12 @@ def _probe(arguments: list[str], tell: Callable[..., None]) -> int:
         declined=result.declined,
         declined_calls=result.declined_calls,
     )
+    if len(arguments) > 3:
+        tell("cublaslt", state="opening")
+        try:
+            open_library(Path(arguments[3]))
+        except OSError as error:
+            tell("cublaslt", state="done", error=str(error))
+        else:
+            tell("cublaslt", state="done", error=None)
     return 0

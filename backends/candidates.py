@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coli.backends.cpu_level import LEVELS
+from coli.backends.toolkit_places import site_folders
 from coli.backends.trace import Candidate, Place
 from coli.errors import UsageError
 from coli.paths import user_path
@@ -30,6 +31,7 @@ class Search:
     (LD_LIBRARY_PATH). ``environment``: what the driver's tools are run with; PATH and CUDA_VISIBLE_DEVICES count.
     ``root``: below it driver and devices are looked for. ``gpu``: the one that was asked for, as CUDA_VISIBLE_DEVICES
     names it, or ``none``; it replaces that variable. ``keeps``: new answers are kept; a doctor only reads them.
+    ``site_folders``: where pip installs, for the libraries in NVIDIA's wheels.
     """
 
     selection: str | None = None
@@ -43,6 +45,7 @@ class Search:
     root: Path = Path("/")
     gpu: str | None = None
     keeps: bool = True
+    site_folders: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         if self.gpu is not None:
@@ -93,6 +96,7 @@ def default_search(
         library_path=tuple(Path(entry) for entry in library_path if Path(entry).is_absolute()),
         environment=dict(environment or {}),
         gpu=gpu,
+        site_folders=site_folders(),
     )
 
 

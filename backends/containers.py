@@ -43,7 +43,8 @@ class ContainerError(ValueError):
 class Container:
     """What a shared library says of itself.
 
-    ``elf`` or ``pe``, machine, word size, libraries it needs, where it looks for them.
+    ``elf`` or ``pe``, machine, word size, libraries it needs, where it looks for them. ``soname``: the name by which
+    the system's loader knows it once it is open; empty: none.
     """
 
     kind: str
@@ -51,6 +52,7 @@ class Container:
     bits: int
     needed: tuple[str, ...]
     run_path: tuple[str, ...] = ()
+    soname: str = ""
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,7 @@ def _read_dynamic(
         raise ContainerError("damaged", f"{count} dynamic entries")
     data = window.read(dynamic[0], count * step, "the dynamic section")
     strings: int | None = None
+    own: int | None = None
     needed: list[int] = []
     run_paths: dict[int, int] = {}
     for tag, value in struct.iter_unpack(format_, data):
@@ -227,6 +230,8 @@ def _read_dynamic(
             needed.append(value)
         elif tag == 5:
             strings = value
+        elif tag == 14:
+            own = value
         elif tag in (15, 29):  # RPATH, RUNPATH
             run_paths[tag] = value
     if len(needed) > _MAX_NEEDED:
@@ -241,7 +246,8 @@ def _read_dynamic(
     names = tuple(window.name(base + value, "the name of a needed library") for value in needed)
     path = run_paths.get(29, run_paths.get(15))  # RUNPATH replaces RPATH
     folders = () if path is None else tuple(p for p in window.name(base + path, "the run path").split(":") if p)
-    return Container("elf", machine, bits, names, folders)
+    soname = "" if own is None else window.name(base + own, "the library's own name")
+    return Container("elf", machine, bits, names, folders, soname)
 
 
 def _read_pe(window: Window) -> Container:

@@ -11,7 +11,7 @@ from pathlib import Path, PureWindowsPath
 
 from coli.backends.containers import Container, ContainerError, read_container
 
-__all__ = ["Closure", "cached_names", "resolve_closure"]
+__all__ = ["Closure", "cached_names", "mapped_names", "resolve_closure", "system_folders"]
 
 _MAX_LIBRARIES = 128
 _MAX_ENTRIES = 20_000  # of one folder: System32 has about 5000
@@ -53,7 +53,7 @@ def cached_names(root: Path) -> dict[str, str]:
     return names
 
 
-def _mapped_names() -> dict[str, str]:
+def mapped_names() -> dict[str, str]:
     """Return the libraries that this process has mapped: the system finds those again, wherever they are."""
     try:
         text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
@@ -63,7 +63,8 @@ def _mapped_names() -> dict[str, str]:
     return {Path(path).name: path for path in paths if ".so" in path}
 
 
-def _elf_folders(root: Path, machine: str) -> list[Path]:
+def system_folders(root: Path, machine: str) -> list[Path]:
+    """Return the folders that the system's loader looks through by itself, behind its cache."""
     folders = [root / name for name in _DEFAULT_FOLDERS]
     folders += [root / name / f"{machine}-linux-gnu" for name in ("lib", "usr/lib")]
     return folders
@@ -158,8 +159,8 @@ def resolve_closure(
     if container.kind == "pe":
         return _resolve_dll(path, container, root)
     cached = cached_names(root)
-    mapped = _mapped_names() if root == Path("/") and sys.platform == "linux" else {}
-    system = _elf_folders(root, container.machine)
+    mapped = mapped_names() if root == Path("/") and sys.platform == "linux" else {}
+    system = system_folders(root, container.machine)
     found: dict[str, str] = {}
     missing: list[tuple[str, str]] = []
     queue: list[tuple[Path, Container]] = [(path, container)]

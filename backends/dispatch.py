@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
@@ -28,6 +29,8 @@ class Format(IntEnum):
     FP8_BLOCK = _host.FORMAT_FP8_BLOCK
     FP4_GROUP = _host.FORMAT_FP4_GROUP
 
+
+_FAST = "fast_"  # what the names of the fast mode's stages begin with
 
 # Sites of FAILED that say something about the backend, not about the call: the next backend may still serve it. The
 # others (arguments, non-finite values, scale codes) would be the same everywhere.
@@ -138,8 +141,8 @@ class Dispatcher:
     """The stages as methods, each with the positional arguments of ``coli_slots.inc`` without context and stream.
 
     Matrices are numpy float32 or int32 arrays (1-D is one row), weights come from `bind`. ``where`` is what the
-    caller is doing (``"layer 3"``); it is named in errors. ``tell`` receives each new fallback once. Raises
-    StageError.
+    caller is doing (``"layer 3"``); it is named in errors. ``tell`` receives each new fallback once. ``fast_library``:
+    opened before the first product of the fast mode, which asks for it by name. Raises StageError.
     """
 
     def __init__(
@@ -148,12 +151,14 @@ class Dispatcher:
         threads: int,
         workspace_bytes: int,
         tell: Callable[[Fallback], None] | None = None,
+        fast_library: Path | None = None,
     ) -> None:
         if not chain:
             raise ValueError("a dispatcher needs at least one backend")
         self.where = ""
         self.backends = tuple(backend.name for backend in chain)
         self._tell = tell
+        self._fast_library = fast_library
         self._told: set[tuple[str, int, int]] = set()
         self._contexts: list[_host.Context] = []
         libraries = [_host.Library(backend.address) for backend in chain]
@@ -181,7 +186,9 @@ class Dispatcher:
                 self._stages[slot.name] = [_Served() for _ in chain]
                 asked = [index for index, library in enumerate(libraries) if library.serves(slot.name)]
                 self._asked[slot.name] = asked
-                setattr(self, slot.name, self._make(slot, asked))
+                stage = self._make(slot, asked)
+                opens = fast_library is not None and slot.name.startswith(_FAST)
+                setattr(self, slot.name, self._opening(slot.name, stage) if opens else stage)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         # Stages are set on the instance; this is reached for unknown names only, and tells type checkers what a stage
@@ -257,6 +264,24 @@ class Dispatcher:
 
         stage.__name__ = name
         return stage
+
+    def _opening(self, name: str, stage: Callable[..., None]) -> Callable[..., None]:
+        """Return a stage of the fast mode that opens its library before the first call of any of them."""
+
+        def fast(*args: Any) -> None:
+            library, self._fast_library = self._fast_library, None
+            if library is not None:
+                from coli.backends._probe import open_library
+
+                try:
+                    open_library(library)
+                except OSError as error:  # the stage then declines, and says less about the reason
+                    if self._tell is not None:
+                        self._tell(Fallback(name, str(library), str(error)))
+            stage(*args)
+
+        fast.__name__ = name
+        return fast
 
     def _count(
         self,

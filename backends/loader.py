@@ -13,6 +13,7 @@ from coli.backends import gates
 from coli.backends.abi import SLOT_LIST
 from coli.backends.candidates import Search, default_search, find_candidates, is_file_selection, level_of, matches
 from coli.backends.cpu_level import Cpu, cpu_level
+from coli.backends.cublas import BLOCK_SCALING, decide_opening, probe_cublaslt
 from coli.backends.device_gates import (
     Served,
     check_architecture,
@@ -25,7 +26,8 @@ from coli.backends.devices import DeviceFacts, Selection, engine_environment, pr
 from coli.backends.manifest import Manifest
 from coli.backends.probe import DEADLINE_S, Answer, cache_key, probe_library, read_cached, write_cached
 from coli.backends.targets import DriverLimits
-from coli.backends.trace import GATES, Candidate, CandidateTrace, Finding, Trace, not_run, ok
+from coli.backends.toolkit_places import Places
+from coli.backends.trace import GATES, Candidate, CandidateTrace, CublasLt, Finding, Trace, not_run, ok
 from coli.errors import BackendRefused, ColiError
 from coli.settings.environment import export_variables
 
@@ -72,6 +74,7 @@ class Loaded:
     trace: Trace
     chain: tuple[Opened, ...]
     device: str = "cpu"
+    fast_library: Path | None = None
 
 
 class Machine:
@@ -129,14 +132,23 @@ def examine(
         findings.append(ok("cpu", "code for every CPU of this machine's kind"))
         device_findings, served = _judge_devices(path, manifest, machine)
         findings += device_findings
+    cublaslt = _find_cublaslt(manifest, served, machine, search)
     kind = manifest.kind if manifest is not None else ""
     broken = next((finding.gate for finding in findings if finding.verdict == "refused"), None)
     broken = broken or next((finding.gate for finding in findings if finding.verdict != "ok"), None)
     if broken is not None or sha256 is None:
         late = (not_run(gate, broken or "manifest") for gate in GATES[len(findings) :])
-        return CandidateTrace(candidate, (*findings, *late), kind=kind)
-    judged, stages, cached = _answer(path, sha256, kind, served, machine, search, canary, deadline_s)
-    return CandidateTrace(candidate, (*findings, *judged), cached, kind, tuple(s.device for s in served), stages)
+        return CandidateTrace(candidate, (*findings, *late), kind=kind, cublaslt=cublaslt)
+    answer, (judged, stages), cached = _ask(path, sha256, kind, served, cublaslt, machine, search, canary, deadline_s)
+    return CandidateTrace(
+        candidate,
+        (*findings, *judged),
+        cached,
+        kind,
+        tuple(s.device for s in served),
+        stages,
+        None if cublaslt is None else decide_opening(cublaslt, answer),
+    )
 
 
 _DEVICE_GATES = ("driver", "devices", "architecture", "memory")
@@ -160,17 +172,34 @@ def _judge_devices(path: Path, manifest: Manifest, machine: Machine) -> tuple[li
     return [driver, devices, architecture, memory], served
 
 
-def _answer(
+def _find_cublaslt(
+    manifest: Manifest | None, served: Sequence[Served], machine: Machine, search: Search
+) -> CublasLt | None:
+    """Return where the cuBLASLt of a library with products in tensor cores is; None for other libraries."""
+    if manifest is None or manifest.cublaslt is None:
+        return None
+    places = Places(search.environment, machine.cpu.machine, search.root, search.site_folders)
+    found = probe_cublaslt(manifest.cublaslt, places, search.library_path)
+    capabilities = [s.device.capability.value for s in served]
+    needed = any(capability is not None and capability >= BLOCK_SCALING for capability in capabilities)
+    return dataclasses.replace(found, needed=needed)
+
+
+def _ask(
     path: Path,
     sha256: str,
     kind: str,
     served: Sequence[Served],
+    cublaslt: CublasLt | None,
     machine: Machine,
     search: Search,
     canary: Path,
     deadline_s: float,
-) -> tuple[tuple[Finding, ...], tuple[str, ...], bool]:
-    """Return the findings of the child process, the stages that it saw served, and whether the answer was kept."""
+) -> tuple[Answer, tuple[tuple[Finding, ...], tuple[str, ...]], bool]:
+    """Return the answer of the child process, its findings and the stages it saw served, and whether it was kept.
+
+    A cuBLASLt that a device needs is opened there too, last: what it does is then no fault of the library.
+    """
     cpu = machine.cpu
     on: tuple[str, ...] = (kind, cpu.machine, *sorted(cpu.flags or ()))
     environment: dict[str, str] | None = None
@@ -179,17 +208,29 @@ def _answer(
         environment = {**search.environment, **added}
         driver = machine.devices.driver
         on += (str(driver.version.value), str(driver.max_cuda.value), *sorted(added.values()), *(s.why for s in served))
+    opens = cublaslt.path if cublaslt is not None and cublaslt.needed else None
+    if opens is not None:
+        on += _identity(opens)
     key = cache_key(sha256, canary, SLOT_LIST, on)
     kept: Answer | None = read_cached(search.cache_folder, key)
     if kept is not None:
         try:
-            return *_judge(kept, kind), True
+            return kept, _judge(kept, kind), True
         except (KeyError, TypeError, ValueError, AttributeError):
             kept = None  # damaged: ask again and replace it
-    answer = probe_library(path, canary, deadline_s, kind, environment)
+    answer = probe_library(path, canary, deadline_s, kind, environment, opens)
     if search.keeps:
         write_cached(search.cache_folder, key, answer)
-    return *_judge(answer, kind), False
+    return answer, _judge(answer, kind), False
+
+
+def _identity(path: Path) -> tuple[str, ...]:
+    """Return what changes with a file of 500 MB that nobody wants to hash at each start."""
+    try:
+        status = path.stat()
+    except OSError:
+        return (str(path),)
+    return (str(path), str(status.st_size), str(status.st_mtime_ns))
 
 
 def _judge(answer: Answer, kind: str) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
@@ -323,7 +364,9 @@ def load(
     served = [(trace.candidates[index].candidate, trace.candidates[index].stages) for index in trace.chain]
     chain = tuple(Opened(c.name, c.path, open_verified(c.path), stages) for c, stages in served)
     device = ", ".join(device.name for device in chosen.devices) or "cpu"
-    return Loaded(chain[0].name, chain[0].path, chain[0].address, trace, chain, device)
+    found = chosen.cublaslt
+    fast_library = found.path if found is not None and found.opens else None
+    return Loaded(chain[0].name, chain[0].path, chain[0].address, trace, chain, device, fast_library)
 
 
 def _gpu_refused(trace: Trace, search: Search) -> BackendRefused:

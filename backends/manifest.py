@@ -31,7 +31,8 @@ class Manifest:
     """The fields that the loader uses.
 
     ``level`` of kind ``cpu`` is normalised (``x86-64-v3``). Kind ``cuda`` has the toolkit's version, the targets of the
-    device code, and ``flavour_arch``: the target of the kernels that only one device can run (None: no flavour).
+    device code, ``flavour_arch``: the target of the kernels that only one device can run (None: no flavour), and
+    ``cublaslt``: the major of the library that its products in tensor cores ask for (None: it has none).
     """
 
     file: str
@@ -44,6 +45,7 @@ class Manifest:
     toolkit: tuple[int, int] | None = None
     targets: tuple[Target, ...] = ()
     flavour_arch: Target | None = None
+    cublaslt: int | None = None
 
 
 def manifest_path(library: Path) -> Path:
@@ -96,6 +98,7 @@ def read_manifest(library: Path) -> Manifest:
     toolkit: tuple[int, int] | None = None
     targets: tuple[Target, ...] = ()
     flavour: Target | None = None
+    cublaslt: int | None = None
     if kind == "cuda":
         version = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", text("toolkit"))
         if version is None:
@@ -107,6 +110,9 @@ def read_manifest(library: Path) -> Manifest:
         targets = tuple(target(value, "targets") for value in listed)
         if document.get("flavour_arch") is not None:
             flavour = target(document["flavour_arch"], "flavour_arch")
+        cublaslt = document.get("cublaslt")
+        if cublaslt is not None and (type(cublaslt) is not int or not 0 < cublaslt < 1000):
+            raise ManifestError("field", f"{path.name}: cublaslt is {cublaslt!r:.60}, expected a major version")
     return Manifest(
         file=text("file"),
         sha256=text("sha256").lower(),
@@ -118,4 +124,5 @@ def read_manifest(library: Path) -> Manifest:
         toolkit=toolkit,
         targets=targets,
         flavour_arch=flavour,
+        cublaslt=cublaslt,
     )

@@ -64,13 +64,16 @@ def probe_library(
     deadline_s: float = DEADLINE_S,
     kind: str = "cpu",
     environment: Mapping[str, str] | None = None,
+    cublaslt: Path | None = None,
 ) -> Answer:
     """Open ``path`` in a child process. Never raises for what the library does.
 
-    ``kind`` as in its manifest. ``environment`` None: that of this process.
+    ``kind`` as in its manifest. ``environment`` None: that of this process. ``cublaslt``: opened last, if given.
     """
     search = [entry for entry in sys.path if entry and Path(entry).is_absolute()]
     command = [sys.executable, "-I", "-c", _START, json.dumps(search), str(path), str(canary), kind]
+    if cublaslt is not None:
+        command.append(str(cublaslt))
     ended = run_child(
         command,
         deadline_s=deadline_s,
@@ -152,11 +155,12 @@ def read_cached(folder: Path | None, key: str) -> Answer | None:
 def write_cached(folder: Path | None, key: str, answer: Answer) -> None:
     """Keep an answer that is about the library alone and would come out the same again.
 
-    Not a time-out, a crash or a child that did not start; not a fault of this installation (its code or canary).
+    Not a time-out, a crash or a child that did not start; not a fault of this installation (its code or canary), nor a
+    cuBLASLt that did not open: what it needs may be installed meanwhile.
     """
     if folder is None or answer.end != "exit" or answer.detail != _CLEAN_EXIT:
         return
-    if "unreadable" in answer.steps.get("canary", {}):
+    if "unreadable" in answer.steps.get("canary", {}) or answer.steps.get("cublaslt", {}).get("error") is not None:
         return
     document = {"steps": answer.steps, "end": answer.end, "detail": answer.detail}
     with contextlib.suppress(OSError):  # a full or read-only home only costs the next start 0.2 s

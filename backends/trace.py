@@ -6,10 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from coli.backends.devices.facts import DeviceFacts
+from coli.backends.devices.facts import DeviceFacts, Fact
 from coli.backends.devices.visible import VisibleDevice
 
-__all__ = ["GATES", "Candidate", "CandidateTrace", "Finding", "Place", "Trace", "Verdict", "not_run", "ok", "refused"]
+__all__ = [
+    "GATES",
+    "Candidate",
+    "CandidateTrace",
+    "CublasLt",
+    "Finding",
+    "Looked",
+    "Place",
+    "Trace",
+    "Verdict",
+    "not_run",
+    "ok",
+    "refused",
+]
 
 Verdict = Literal["ok", "refused", "not run"]
 
@@ -79,8 +92,59 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Looked:
+    """A place where cuBLASLt was looked for: who names it, the folder or file, and what was there.
+
+    ``taken``: the file that is used. ``found``: one that would do, behind the taken one. ``unfit``: another major,
+    machine or name, or damaged. ``refused``: others may write it, or the folder is relative.
+    """
+
+    origin: str
+    where: str
+    state: Literal["taken", "found", "absent", "unfit", "refused", "unreadable"]
+    evidence: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for `--json`."""
+        return {"origin": self.origin, "where": self.where, "state": self.state, "evidence": self.evidence or None}
+
+
+@dataclass(frozen=True)
+class CublasLt:
+    """The library that the fast products of a CUDA library ask the system for, by ``name``.
+
+    ``places`` in the order that counts; ``path``: the file that was taken, behind its links. ``needed``: a device here
+    has block scaling. ``opens``: it did in the child process; ``problem``: what was said when it did not.
+    """
+
+    name: str
+    major: int
+    places: tuple[Looked, ...]
+    path: Path | None
+    version: Fact[str]
+    needed: bool = False
+    opens: bool = False
+    problem: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for `--json`."""
+        return {
+            "name": self.name,
+            "path": None if self.path is None else str(self.path),
+            "version": self.version.value,
+            "needed": self.needed,
+            "opens": self.opens,
+            "problem": self.problem,
+            "places": [place.as_dict() for place in self.places],
+        }
+
+
+@dataclass(frozen=True)
 class CandidateTrace:
-    """A candidate with the finding of every gate. ``stages``: what an accepted one serves on this machine."""
+    """A candidate with the finding of every gate. ``stages``: what an accepted one serves on this machine.
+
+    ``cublaslt``: of a library with products in tensor cores. It is no gate: all exact stages do without.
+    """
 
     candidate: Candidate
     findings: tuple[Finding, ...]
@@ -88,6 +152,7 @@ class CandidateTrace:
     kind: str = ""  # of the manifest: cpu or cuda
     devices: tuple[VisibleDevice, ...] = ()  # those that a CUDA library serves
     stages: tuple[str, ...] = ()
+    cublaslt: CublasLt | None = None
 
     @property
     def refusal(self) -> Finding | None:
@@ -110,6 +175,7 @@ class CandidateTrace:
             "stages": list(self.stages),
             "verdict": "ok" if self.accepted else "refused",
             "cached": self.cached,
+            "cublaslt": None if self.cublaslt is None else self.cublaslt.as_dict(),
             "gates": [finding.as_dict() for finding in self.findings],
         }
 

@@ -57,6 +57,8 @@ def finish_library(plan: Plan, library: Path, sources_sha256: str) -> None:
         document["targets"] = [target.name for target in recipe.all_targets]
         document["flavour_arch"] = f"sm_{recipe.flavour_arch}" if recipe.flavour_arch else None
         document["no_tc"] = recipe.no_tc
+        cublas = recipe.toolkit.cublas
+        document["cublaslt"] = None if recipe.no_tc or cublas is None else cublas.major
         document["shared_cudart"] = recipe.shared_cudart
         document["unpinned"] = list(recipe.unpinned)
     _write(library, document)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import platform
-import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from coli.backends.devices import DeviceFacts, probe_devices, visible_devices
+from coli.backends.toolkit_places import site_folders
 from coli.build_matrix.arch import Card
 from coli.build_matrix.choose import has_block_scaling
 from coli.build_matrix.compilers import find_compilers, probe_glibc
@@ -47,7 +47,7 @@ def gather_facts(
     machine = this_machine()
     bundles = load_bundles()
     made = {id: root for id, bundle in bundles.items() if (root := made_bundle(bundle, cache, machine)) is not None}
-    places = Places(environment, machine, site_folders=_site_folders(), made=made)
+    places = Places(environment, machine, site_folders=site_folders(), made=made)
     compilers = find_compilers(places, request.nvcc_ccbin.text if request.nvcc_ccbin else None)
     if not wants_cuda:
         return Facts(toolkits=(), compilers=compilers)
@@ -104,11 +104,6 @@ def decide_toolkit_wheels(
     if wanted is None or not insists:
         return wanted, ()
     return wanted, tuple(wheel.option for wheel in wanted.wheels if wheel.option == "cublas")
-
-
-def _site_folders() -> tuple[Path, ...]:
-    paths = sysconfig.get_paths()
-    return tuple(dict.fromkeys(Path(paths[name]) for name in ("purelib", "platlib")))
 
 
 def _cards(devices: DeviceFacts, environment: Mapping[str, str]) -> tuple[Card, ...]:

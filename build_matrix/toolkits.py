@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from coli.backends.toolkit_places import (
+    Places,
+    conda_root,
+    include_folders,
+    library_folders,
+    named_roots,
+    usual_roots,
+    wheel_folders,
+)
 from coli.build_matrix.headers import cublas_version, cuda_version, newest_compilers, newest_glibc, read_text
 from coli.build_matrix.tool import ask, first_line
 from coli.build_matrix.version import Version, parse_version
@@ -14,7 +23,6 @@ from coli.build_matrix.version import Version, parse_version
 __all__ = ["Finding", "Places", "Toolkit", "find_toolkits", "probe_toolkit"]
 
 _RELEASE = re.compile(r"release (\d+\.\d+), V(\d+\.\d+\.\d+)")
-_TRIPLES = {"x86_64": ("x86_64-linux",), "aarch64": ("sbsa-linux", "aarch64-linux")}
 _DISTRIBUTION = ("/usr/lib/nvidia-cuda-toolkit", "/usr/lib/cuda")
 
 
@@ -68,32 +76,6 @@ class Toolkit:
         return f"CUDA {self.version.short if self.version else '(version not known)'} in {self.root}"
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where to look. Everything lies below ``root``, so that another machine's files can be replayed.
-
-    ``environment``: variables of the machine, PATH among them. ``site_folders``: where pip installs. ``made``: roots of
-    toolkits that were made from wheels, by id (`pypi:13.0`). ``machine``: x86_64 or aarch64.
-    """
-
-    environment: Mapping[str, str]
-    machine: str
-    root: Path = Path("/")
-    site_folders: tuple[Path, ...] = ()
-    made: Mapping[str, Path] | None = None
-
-    def locate(self, path: str) -> Path:
-        """Return where an absolute path of the machine lies here."""
-        if self.root == Path("/") or Path(path).is_relative_to(self.root):
-            return Path(path)
-        return self.root / path.lstrip("/")
-
-    def path_folders(self) -> list[Path]:
-        """Return the folders of PATH. Relative ones are left out: what they name depends on where one stands."""
-        entries = self.environment.get("PATH", "").split(":")
-        return [self.locate(entry) for entry in dict.fromkeys(entries) if entry.startswith("/")]
-
-
 def find_toolkits(places: Places) -> tuple[Toolkit, ...]:
     """Find all toolkits, in the order they count: variables, PATH, usual folders, conda, wheels, made ones."""
     found: dict[Path, tuple[Path, list[str]]] = {}
@@ -144,26 +126,18 @@ def probe_toolkit(root: Path, origin: str, places: Places, *, also: tuple[str, .
 
 
 def _candidates(places: Places) -> Iterator[tuple[str, Path]]:
-    environment = places.environment
-    for name in ("CUDA_HOME", "CUDA_PATH"):
-        if value := environment.get(name, "").strip():
-            yield name, places.locate(value.rstrip("/") or "/")
+    yield from named_roots(places)
     for folder in places.path_folders():
         if root := _root_of(folder / "nvcc", places):
             yield "PATH", root
-    local = places.locate("/usr/local")
-    for folder in (local / "cuda", *_newest_first(local), places.locate("/opt/cuda")):
+    for folder in usual_roots(places):
         yield str(folder), folder
     if root := _root_of(places.locate("/usr/bin/nvcc"), places):
         yield "distribution", root
-    if value := environment.get("CONDA_PREFIX", "").strip():
-        yield "CONDA_PREFIX", places.locate(value.rstrip("/"))
-    sites = list(places.site_folders)
-    if value := environment.get("VIRTUAL_ENV", "").strip():
-        sites += sorted(places.locate(value.rstrip("/")).glob("lib/python3.*/site-packages"))
-    for site in sites:
-        for folder in sorted(site.glob("nvidia/cu[0-9]*"), reverse=True):
-            yield "wheel", folder
+    if (conda := conda_root(places)) is not None:
+        yield "CONDA_PREFIX", conda
+    for folder in wheel_folders(places, "cu[0-9]*"):
+        yield "wheel", folder
     for identifier, folder in (places.made or {}).items():
         yield identifier, folder
 
@@ -197,11 +171,6 @@ def _wrapped(nvcc: Path) -> str | None:
     return found[1].decode("utf-8", "replace") if found and found[1] != str(nvcc).encode() else None
 
 
-def _newest_first(local: Path) -> list[Path]:
-    folders = [(parse_version(folder.name.removeprefix("cuda-")), folder) for folder in local.glob("cuda-*")]
-    return [folder for version, folder in sorted(folders, key=lambda pair: pair[0] or Version(0, 0), reverse=True)]
-
-
 def _real(path: Path) -> Path:
     try:
         return path.resolve()
@@ -228,7 +197,7 @@ def _no_nvcc(root: Path, origin: str) -> Finding:
 
 
 def _include(root: Path, machine: str) -> tuple[Path | None, bool]:
-    folders = [root / "include", *(root / "targets" / triple / "include" for triple in _TRIPLES.get(machine, ()))]
+    folders = include_folders(root, machine)
     for folder in folders:
         if (folder / "cuda_runtime.h").is_file():
             return folder, True
@@ -236,10 +205,7 @@ def _include(root: Path, machine: str) -> tuple[Path | None, bool]:
 
 
 def _libdir(root: Path, machine: str) -> Path | None:
-    names = ["lib64", *(f"targets/{triple}/lib" for triple in _TRIPLES.get(machine, ())), "lib", "lib/x64"]
-    if root.name == "usr":
-        names = [f"lib/{machine}-linux-gnu", *names]
-    folders = [root / name for name in names if (root / name).is_dir()]
+    folders = library_folders(root, machine)
     for patterns in (("libcudart.so", "libcudart_static.a"), ("libcudart.so.*",)):
         for folder in folders:
             if any(_first(folder, pattern) for pattern in patterns):

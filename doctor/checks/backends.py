@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from coli.backends.cublas import decide_wheel, render_cublaslt
 from coli.backends.devices import Selection, VisibleDevice, select_devices
-from coli.backends.trace import CandidateTrace, Trace
+from coli.backends.trace import CandidateTrace, CublasLt, Trace
 from coli.backends.trace import Finding as GateFinding
 from coli.doctor.checks.finding import Check, Evidence, Finding, not_known
 from coli.doctor.facts.machine import MachineFacts
@@ -97,8 +98,27 @@ def _gpu(facts: MachineFacts) -> Iterator[Finding]:
         row = trace.candidates[trace.chosen]
         shown = ", ".join(device.name for device in row.devices)
         yield Finding("backend.gpu", "ok", f"{shown}: served by {row.candidate.name}", (_place(row),))
+        if row.cublaslt is not None and row.cublaslt.needed and not row.cublaslt.opens:
+            yield _no_cublaslt(row.cublaslt)
         return
     yield why_not(trace, selection)
+
+
+def _no_cublaslt(found: CublasLt) -> Finding:
+    """Return the note that products in tensor cores will decline, and which wheel brings their library."""
+    looked = tuple(
+        Evidence(f"{place.where}: {place.state}{f', {place.evidence}' if place.evidence else ''}", place.origin)
+        for place in found.places
+    )
+    return Finding(
+        "backend.cublaslt",
+        "note",
+        f"products in tensor cores have no library: {render_cublaslt(found)}",
+        looked,
+        fix="install NVIDIA's wheel beside coli (about 500 MB), or put the folder that has it on LD_LIBRARY_PATH",
+        commands=(f"pip install {shlex.quote(decide_wheel(found.major))}",),
+        cost="the products of the fast mode are declined; exact results do not need it",
+    )
 
 
 def why_not(trace: Trace, selection: Selection, device: VisibleDevice | None = None) -> Finding:

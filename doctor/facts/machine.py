@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Literal
 from coli.backends.candidates import Search
 from coli.backends.devices import DeviceFacts, Fact, probe_devices
 from coli.backends.devices.facts import UNKNOWN
+from coli.backends.toolkit_places import site_folders
 from coli.backends.trace import Trace
 from coli.build_matrix.compilers import HostCompiler
 from coli.build_matrix.toolkits import Places, Toolkit
@@ -141,12 +141,11 @@ class Request:
     @property
     def places(self) -> Places:
         """Return where the build's finders look."""
-        sites = tuple(dict.fromkeys(Path(sysconfig.get_paths()[name]) for name in ("purelib", "platlib")))
         return Places(
             self.environment,
             self.machine,
             self.root,
-            site_folders=sites if self.here else (),
+            site_folders=site_folders() if self.here else (),
             made=_made(self.cache, self.machine) if self.here and self.cache is not None else {},
         )
 

@@ -27,12 +27,12 @@ def pack_sizes(sizes: Mapping[str, int]) -> dict[str, int] | None:
         if place is None:
             packed[name] = nbytes
         else:
-            key = ".".join(parts[:place]), ".".join(parts[place + 1 :]), nbytes
+            before, after = name[: sum(len(part) + 1 for part in parts[:place])], parts[place + 1 :]
+            key = before, "".join(f".{part}" for part in after), nbytes
             runs.setdefault(key, []).append(int(parts[place]))
     for (before, after, nbytes), numbers in runs.items():
         for first, last in _ranges(sorted(numbers)):
-            shown = str(first) if first == last else f"[{first}-{last}]"
-            packed[".".join(part for part in (before, shown, after) if part)] = nbytes
+            packed[f"{before}{first if first == last else f'[{first}-{last}]'}{after}"] = nbytes
     return packed
 
 

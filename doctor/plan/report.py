@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_uppercase
 from typing import Any
 
 from coli.doctor.plan.budgets import TierBudget
@@ -98,10 +99,11 @@ def tier_documents(plan: Plan, demand: Demand) -> list[dict[str, Any]]:
 def bar(tier: Mapping[str, Any], width: int = 60) -> tuple[str, str]:
     """Return a stacked bar of a tier of the document, and its legend. A dot is a part of the budget that is free."""
     whole = max(1, tier["limit_bytes"])
-    drawn, legend, done, taken = "", [], 0, ""
+    drawn, legend, done = "", [], 0
+    taken: set[str] = set()
     for item in tier["items"]:
         letter = _letter(item["name"], taken)
-        taken += letter
+        taken.add(letter)
         done += item["bytes"]
         reach = min(width, round(width * done / whole))
         # What is there is drawn, if only as one letter.
@@ -110,12 +112,11 @@ def bar(tier: Mapping[str, Any], width: int = 60) -> tuple[str, str]:
     return f"[{drawn[:width]:.<{width}}]", ", ".join(legend)
 
 
-def _letter(name: str, taken: str) -> str:
-    """Return the first letter of the name that is not taken: of its words first."""
-    wanted = [word[0] for word in name.split() if len(word) > 3 or word == "KV"] + [
-        letter for letter in name if letter.isalpha()
-    ]
-    return next((letter.upper() for letter in wanted if letter.upper() not in taken), "?")
+def _letter(name: str, taken: Collection[str]) -> str:
+    """Return a letter that people would look for: the initial of a word, else any of the name, else any."""
+    initials = "".join(word[0] for word in name.split())
+    wanted = (initials + name + ascii_uppercase).upper()
+    return next((letter for letter in wanted if letter in ascii_uppercase and letter not in taken), "*")
 
 
 def _rows(grants: Sequence[Grant], groups: Mapping[str, tuple[str, int]]) -> list[tuple[str, int, int, int]]:

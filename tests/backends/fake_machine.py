@@ -47,3 +47,14 @@ def make_machine(
     for part in parts:
         shutil.copyfile(libraries / part, folder / part)
     return FakeMachine(root, {"FAKE_DEVICES": devices, "FAKE_VERSION": cuda, **variables})
+
+
+def build_cublaslt(compiler: str, file: Path, code: str = "int cublaslt;", soname: str = "libcublasLt.so.13") -> Path:
+    """Compile a library that has the name of cuBLASLt and nothing of it."""
+    source = file.with_suffix(".c")
+    source.write_text(code + "\n", encoding="utf-8")
+    link = [f"-Wl,-soname,{soname}", "-Wl,--allow-shlib-undefined"]
+    subprocess.run([compiler, "-shared", "-fPIC", str(source), *link, "-o", str(file)], check=True)
+    source.unlink()
+    file.chmod(0o755)
+    return file

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_machine import FakeMachine, make_machine, uuid
+from fake_machine import FakeMachine, build_cublaslt, make_machine, uuid
 from fatbin_writer import fatbin
 from stubs import write_manifest
 
@@ -226,6 +226,9 @@ def test_section_that_nobody_can_read_leaves_the_manifest(house: House) -> None:
         {"targets": [None]},
         {"targets": "sm_86"},
         {"flavour_arch": 120},
+        {"cublaslt": "13"},
+        {"cublaslt": True},
+        {"cublaslt": 0},
     ],
 )
 def test_manifest_of_a_cuda_library(house: House, changes: dict[str, Any]) -> None:
@@ -262,6 +265,88 @@ def test_kept_answer_belongs_to_one_driver_and_device(house: House, tmp_path: Pa
     for changes in ({"FAKE_VERSION": "12080"}, {"FAKE_DEVICES": RTX_5090}):
         other = replace(search, environment={**search.environment, **changes})
         assert row(survey(other, canary=house.canary), "cuda").cached is False
+
+
+CUBLAS = "libcublasLt.so.13"
+
+
+def with_cublaslt(house: House, compiler: str, devices: str, code: str | None = "int cublaslt;") -> Path:
+    """Add a CUDA library with products in tensor cores, and CUDA_HOME with what they ask for (None: without)."""
+    house.add("libcoli_cuda.so", GENERIC, cublaslt=13)
+    house.on(devices, CUDA_HOME="/opt/toolkit")
+    folder = house.machine.root / "opt/toolkit/lib64"
+    folder.mkdir(parents=True)
+    return folder / CUBLAS if code is None else build_cublaslt(compiler, folder / CUBLAS, code)
+
+
+def test_cublaslt_is_opened_in_the_child_and_left_to_the_first_fast_product(house: House, compiler: str) -> None:
+    file = with_cublaslt(house, compiler, RTX_5090)
+    loaded = load(search=house.search(), canary=house.canary)
+    found = row(loaded.trace, "cuda").cublaslt
+    assert found is not None
+    assert (found.path, found.needed, found.opens, found.problem) == (file, True, True, None)
+    assert loaded.fast_library == file
+    assert str(file) not in Path("/proc/self/maps").read_text("utf-8")  # 150 MB that no exact run needs
+    (cuda,) = [one for one in loaded.trace.as_dict()["candidates"] if one["name"] == "cuda"]
+    assert (cuda["cublaslt"]["path"], cuda["cublaslt"]["opens"]) == (str(file), True)
+    assert [place["state"] for place in cuda["cublaslt"]["places"]][:2] == ["absent", "taken"]
+
+
+def test_cublaslt_is_not_opened_for_a_device_without_block_scaling(house: House, compiler: str) -> None:
+    with_cublaslt(
+        house, compiler, RTX_3090, "#include <stdlib.h>\n__attribute__((constructor)) void f(void) { abort(); }"
+    )
+    loaded = load(search=house.search(), canary=house.canary)
+    found = row(loaded.trace, "cuda").cublaslt
+    assert found is not None and (found.needed, found.opens, found.problem) == (False, False, None)
+    assert loaded.fast_library is None
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (None, None),
+        ("extern int nowhere; int *cublaslt = &nowhere;", "undefined symbol: nowhere"),
+        ("#include <stdlib.h>\n__attribute__((constructor)) void f(void) { abort(); }", "SIGABRT"),
+    ],
+)
+def test_a_cublaslt_that_fails_is_no_refusal(
+    house: House, compiler: str, code: str | None, problem: str | None
+) -> None:
+    with_cublaslt(house, compiler, RTX_5090, code)
+    loaded = load(search=house.search(), canary=house.canary)
+    cuda = row(loaded.trace, "cuda")
+    assert loaded.name == "cuda" and cuda.accepted and cuda.cublaslt is not None
+    assert cuda.cublaslt.needed and not cuda.cublaslt.opens and loaded.fast_library is None
+    assert cuda.cublaslt.problem is problem if problem is None else problem in (cuda.cublaslt.problem or "")
+
+
+def test_a_library_that_crashes_after_cublaslt_has_opened_is_refused(house: House, compiler: str) -> None:
+    with_cublaslt(house, compiler, RTX_5090)
+    house.add("libcoli_cuda.so", GENERIC, "STUB_CRASH_END", cublaslt=13)
+    assert codes(row(house.survey(), "cuda")) == ["canary.crash"]
+
+
+def test_another_cublaslt_is_opened_again(house: House, compiler: str, tmp_path: Path) -> None:
+    file = with_cublaslt(house, compiler, RTX_5090)
+    search = replace(house.search(), cache_folder=tmp_path / "cache")
+
+    def seen() -> tuple[bool, bool]:
+        cuda = row(survey(search, canary=house.canary), "cuda")
+        assert cuda.cublaslt is not None
+        return cuda.cached, cuda.cublaslt.opens
+
+    assert [seen(), seen()] == [(False, True), (True, True)]
+    build_cublaslt(compiler, file, "extern int nowhere; int *cublaslt = &nowhere;")
+    assert [seen(), seen()] == [(False, False)] * 2  # what it lacks may be there the next time
+    file.unlink()
+    assert seen() == (False, False)
+
+
+def test_libraries_without_tensor_cores_ask_for_none(house: House) -> None:
+    house.add("libcoli_cuda.so", GENERIC)
+    trace = house.on(RTX_5090, CUDA_HOME="/opt/toolkit").survey()
+    assert [candidate.cublaslt for candidate in trace.candidates] == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def test_a_tensor_core_cell_is_built_twice_with_the_same_bytes(tmp_path: Path) -
     assert cell["sha256"] == other["sha256"]
     manifest = json.loads(library.with_name(library.name + ".json").read_text("utf-8"))
     assert (manifest["no_tc"], manifest["evidence"], manifest["shared_cudart"]) == (False, "compiled and audited", None)
+    assert manifest["cublaslt"] == 13  # of the headers; the loader looks for the library of that major
     assert not [name for name in read_container(library).needed if "cu" in name]
     for stage in ("fast_matmul_fp8", "fast_matmul_fp4", "matmul_fp8"):
         assert native.Library(library).slots[stage].function

@@ -77,3 +77,26 @@ def test_driver_and_devices_are_shown(run: Any) -> None:
     assert "driver" in run("backends").out
     document = json.loads(run("backends", "--json").out)
     assert document["devices"]["driver"]["state"]
+
+
+def test_explain_says_where_cublaslt_was_looked_for(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (source,) = [
+        Path(row["path"])
+        for row in json.loads(run("backends", "--json").out)["candidates"]
+        if row["name"] == "cpu-portable"
+    ]
+    library = tmp_path / "libcoli_cuda.so"
+    library.write_bytes(source.read_bytes())
+    manifest = json.loads(source.with_name(source.name + ".json").read_text("utf-8"))
+    manifest |= {"file": library.name, "kind": "cuda", "toolkit": "13.0", "targets": ["sm_120"], "cublaslt": 99}
+    library.with_name(library.name + ".json").write_text(json.dumps(manifest), encoding="utf-8")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "libraries"))
+    shown = " ".join(run("backends", "explain", str(library)).out.split())
+    assert "cublaslt libcublasLt.so.99 is not found" in shown
+    assert f"LD_LIBRARY_PATH: {tmp_path}/libraries/libcublasLt.so.99: absent" in shown
+    assert f"CUDA_HOME: {tmp_path}/toolkit: absent" in shown
+    document = json.loads(run("backends", "explain", str(library), "--json").out)
+    found = document["candidates"][0]["cublaslt"]
+    assert (found["name"], found["path"], found["needed"]) == ("libcublasLt.so.99", None, False)
+    assert [place["origin"] for place in found["places"]][:1] == ["LD_LIBRARY_PATH"]

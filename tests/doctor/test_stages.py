@@ -98,12 +98,11 @@ def test_a_device_serves_the_weights_that_have_a_copy_there(
     )
 
 
-@pytest.mark.parametrize("model", ["demo", "oracle", "oracle on the portable backend"])
+@pytest.mark.parametrize("backend", [(), ("--backend", "cpu-portable")])
 def test_a_run_reports_what_the_doctor_predicted(
-    model: str, oracle_path: Path, demo_path: Path, capsys: pytest.CaptureFixture[str]
+    backend: tuple[str, ...], oracle_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = str(demo_path if model == "demo" else oracle_path)
-    backend = ("--backend", "cpu-portable") if "portable" in model else ()
+    path = str(oracle_path)
     predicted = document(capsys, "doctor", path, "--only", "backends", "--only", "budget", *backend)["stages"]
     prompt = ",".join(str(token) for token in range(1, 40))
     ran = document(capsys, "run", path, "--ids", prompt, "--max-tokens", "2", *backend)["stages"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from coli.backends.devices import DeviceFacts
-    from coli.backends.trace import Candidate, CandidateTrace
+    from coli.backends.trace import Candidate, CandidateTrace, CublasLt
 
 __all__ = ["command"]
 
@@ -80,8 +80,19 @@ def explain(settings: Resolved, file: str) -> None:
             for word, text in (("expected", finding.expected), ("fix", finding.fix)):
                 if text is not None:
                     terminal.facts([(" " * 21, f"{word}: {text}")])
+        if row.cublaslt is not None:
+            _show_cublaslt(terminal, row.cublaslt)
     if not row.accepted:
         click.get_current_context().exit(5)
+
+
+def _show_cublaslt(terminal: Terminal, found: CublasLt) -> None:
+    from coli.backends.cublas import render_cublaslt
+
+    terminal.facts([(f"{'cublaslt':<21}", render_cublaslt(found))])
+    for place in found.places:
+        evidence = f", {place.evidence}" if place.evidence else ""
+        terminal.facts([(" " * 21, f"{place.origin}: {place.where}: {place.state}{evidence}")])
 
 
 def _file(candidate: Candidate, places: set[Path]) -> str:

@@ -78,17 +78,21 @@ def command(settings: Resolved) -> int:
 
 
 def _facts(settings: Resolved, opened: Opened) -> MachineFacts:
-    """Return the machine of `--machine`, or this one, whose devices and backends the loader saw."""
+    """Return the machine of `--machine`, or this one, whose devices and backends the loader saw.
+
+    Of another or a changed machine the question is what it could do, so no library has to be there for its GPU.
+    """
     from coli.doctor.facts.machine import probe_machine
     from coli.doctor.plan.machine import FIELDS
     from coli.doctor.record.changes import change_facts
 
     if settings["machine"] is not None:
         # The run that is on record there may be of another model.
-        return replace(recorded_facts(settings), last_run=None)
+        return replace(recorded_facts(settings), last_run=None, backends=None)
     trace = opened.loaded.trace
     facts = probe_machine(machine_request(settings), [field for field in FIELDS if field != "devices"])
-    return change_facts(replace(facts, devices=trace.devices, backends=trace), settings["changes"])
+    kept = None if settings["changes"] else trace
+    return change_facts(replace(facts, devices=trace.devices, backends=kept), settings["changes"])
 
 
 def _report(settings: Resolved, opened: Opened, planned: Planned) -> Report:

@@ -345,7 +345,7 @@ def open_model(
             ledger.reserve(item)
         if direct:
             checkpoint.read_directly(None if tell is None else lambda reason: tell(Fallback("reads", "direct", reason)))
-        dispatcher = resources.enter_context(Dispatcher(loaded.chain, threads, workspace, tell))
+        dispatcher = resources.enter_context(Dispatcher(loaded.chain, threads, workspace, tell, loaded.fast_library))
         device = dispatcher.device_memory()
         if device is not None:
             # The workspace is there by now, and counted already.

@@ -272,11 +272,12 @@ def test_refusals_leave_the_result_alone(context: native.Context, fake: Fake) ->
 
 
 ALONE = r"""
-import ctypes, sys
+import pathlib, sys
 sys.path.insert(0, sys.argv[1])
 import native, numpy as np
+from coli.backends._probe import open_library
 if sys.argv[3]:
-    ctypes.CDLL(sys.argv[3])
+    open_library(pathlib.Path(sys.argv[3]))
 with native.Context(native.Library(sys.argv[2]), device=int(sys.argv[4])) as context:
     weight = context.weight(native.FP8, 16, 32, np.zeros((16, 32), np.uint8), np.full((1, 1), 127, np.uint8))
     y = np.full((1, 16), 7, np.float32)
@@ -300,6 +301,63 @@ def ask_alone(fast_path: Path, cublas: Path | None, device: int) -> list[str]:
     first, second, exact = done.stdout.splitlines()
     assert first == second and exact == "exact False"
     return first.split(" ", 3)
+
+
+def test_opened_by_its_path_it_is_found_by_its_name(fast_path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "site packages ü"
+    folder.mkdir()
+    assert ask_alone(fast_path, build_fake_cublas(folder), BLACKWELL)[0] == "served"
+
+
+DISPATCHED = r"""
+import pathlib, sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from coli.backends._probe import open_library, query_table
+from coli.backends.abi.structs import workspace_bytes
+from coli.backends.dispatch import Dispatcher, Format
+from coli.backends.loader import Opened
+from coli.errors import StageError
+path, cublas, told = pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), []
+def is_open():
+    return str(cublas) in pathlib.Path("/proc/self/maps").read_text()
+opened = Opened("cuda-shim", path, query_table(open_library(path)))
+with Dispatcher([opened], 1, workspace_bytes(1), told.append, cublas) as stages:
+    x, y = np.ones((1, 32), np.float32), np.zeros((1, 16), np.float32)
+    codes, scales = np.full((16, 32), 0x38, np.uint8), np.full((1, 1), 127, np.uint8)
+    weight = stages.bind("w", Format.FP8_BLOCK, 16, 32, codes, scales)
+    fp4 = stages.bind("v", Format.FP4_GROUP, 16, 32, codes[:, :16].copy(), np.full((16, 1), 127, np.uint8))
+    assert stages.upload(weight) and stages.upload(fp4)
+    stages.matmul_fp8(weight, x, 1, y)
+    print(y[0, 0], is_open())
+    for stage, of in (("fast_matmul_fp8", weight), ("fast_matmul_fp4", fp4), ("fast_matmul_fp8", weight)):
+        try:
+            getattr(stages, stage)(of, x, 1, y)
+        except StageError as error:
+            print(error.code, is_open())
+    print([(one.stage, one.backend == str(cublas), one.reason) for one in told])
+"""
+
+
+def dispatch(fast_path: Path, cublas: Path) -> list[str]:
+    words = [sys.executable, "-c", DISPATCHED, str(Path(native.__file__).parent), str(fast_path), str(cublas)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_dispatcher_opens_it_before_the_first_fast_product(fast_path: Path, tmp_path: Path) -> None:
+    exact, *fast, told = dispatch(fast_path, build_fake_cublas(tmp_path))
+    assert exact == "32.0 False"  # 32 products of 1, and the file is not open yet
+    assert fast == ["stage.unserved True"] * 3  # the shim's first device is of 8.6
+    assert told == "[]"
+
+
+def test_the_dispatcher_tells_once_that_it_does_not_open(fast_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "libcublasLt.so.13").write_bytes(b"")
+    _, *fast, told = dispatch(fast_path, tmp_path / "libcublasLt.so.13")
+    assert fast == ["stage.unserved False"] * 3
+    assert told == f"[('fast_matmul_fp8', True, '{tmp_path}/libcublasLt.so.13: file too short')]"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from coli.backends.trace import GATES, Candidate, CandidateTrace, Trace, not_run, ok, refused
+from coli.backends.devices import Fact
+from coli.backends.trace import GATES, Candidate, CandidateTrace, CublasLt, Looked, Trace, not_run, ok, refused
 from coli.doctor.checks.graph import choose_checks, run_checks
 from coli.doctor.checks.table import CHECKS
 from coli.doctor.facts.machine import MachineFacts
@@ -273,6 +274,35 @@ def test_a_library_that_anyone_may_write_comes_with_the_command_that_closes_it(t
             ("chmod go-w /data/cell/libcoli_cuda.so", "coli backends explain /data/cell/libcoli_cuda.so"),
         )
     ]
+
+
+@pytest.mark.parametrize(("major", "wheel"), [(13, "'nvidia-cublas>=13,<14'"), (12, "'nvidia-cublas-cu12>=12.8'")])
+def test_tensor_cores_without_their_library_name_the_wheel(tmp_path: Path, major: int, wheel: str) -> None:
+    card = {**SMI["gpus"][0], "name": "NVIDIA GeForce RTX 5090", "cc": "12.0", "arch": "Blackwell"}
+    smi = {**SMI, "driver": "580.65.06", "cuda": "13.0", "gpus": [card]}
+    facts = Machine(tmp_path).smi(smi).file("usr/lib/x86_64-linux-gnu/libcuda.so.1", "").facts()
+    name = f"libcublasLt.so.{major}"
+    places = (
+        Looked("LD_LIBRARY_PATH", f"/blas/{name}", "refused", f"the file /blas/{name} may be written by anyone"),
+        Looked("CUDA_HOME", "/opt/cuda", "absent"),
+    )
+    found = CublasLt(name, major, places, None, Fact.absent("no file was taken"), needed=True)
+    trace = traced(*(ok(gate, "fine") for gate in GATES))
+    row = replace(trace.candidates[0], cublaslt=found)
+    trace = replace(trace, candidates=(row, trace.candidates[1]), chosen=0, chain=(0, 1))
+    report = examined(replace(facts, here=True, backends=trace), "backends")
+    (finding,) = [one for row in report.rows for one in row.findings if one.code == "backend.cublaslt"]
+    assert (finding.status, finding.commands) == ("note", (f"pip install {wheel}",))
+    assert finding.summary.endswith(f"{name} is not found; the file /blas/{name} may be written by anyone")
+    assert [(one.text, one.source) for one in finding.evidence] == [
+        (f"/blas/{name}: refused, the file /blas/{name} may be written by anyone", "LD_LIBRARY_PATH"),
+        ("/opt/cuda: absent", "CUDA_HOME"),
+    ]
+    assert decide_exit_code(report) == 0
+    for fine in (replace(found, needed=False), replace(found, opens=True)):
+        quiet = replace(trace, candidates=(replace(row, cublaslt=fine), trace.candidates[1]))
+        report = examined(replace(facts, here=True, backends=quiet), "backends")
+        assert "backend.cublaslt" not in [one.code for row in report.rows for one in row.findings]
 
 
 def test_a_gpu_without_a_cuda_library_is_told_to_build_one(tmp_path: Path) -> None:

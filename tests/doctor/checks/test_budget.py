@@ -65,11 +65,11 @@ def test_it_fits(flash: CheckpointFacts) -> None:
 @pytest.mark.parametrize(
     ("changes", "options", "code", "status", "command"),
     [
-        (("ram.total=8GiB",), {}, "budget.too-small", "fail", "coli run /model --ram 86"),
+        (("ram.total=8GiB",), {}, "budget.too-small", "fail", "coli run /model --ram 87"),
         (("ram.total=10GiB",), {}, "budget.tight", "warn", None),
-        (("ram.total=9825MiB",), {}, "budget.context", "warn", "coli run /model --ctx "),
+        (("ram.total=9320MiB",), {}, "budget.context", "warn", "coli run /model --ctx "),
         ((), {"context": 1 << 21}, "usage.context", "fail", None),
-        ((), {"ram_bytes": 4 * GIB}, "budget.too-small", "fail", "coli run /model --ram 86"),
+        ((), {"ram_bytes": 4 * GIB}, "budget.too-small", "fail", "coli run /model --ram 87"),
     ],
 )
 def test_it_does_not_fit_or_hardly(

@@ -68,7 +68,7 @@ def test_a_bar_shows_every_item_and_what_is_free() -> None:
         "limit_bytes": 100,
         "items": [{"name": "a", "bytes": 1}, {"name": "b", "bytes": 49}, {"name": "c", "bytes": 25}],
     }
-    assert bar(tier, 20) == ("[RWWWWWWWWWLLLLL.....]", "R a, W b, L c")
+    assert bar(tier, 20) == ("[ABBBBBBBBBCCCCC.....]", "A a, B b, C c")
 
 
 def test_what_was_set_is_listed_with_its_origin() -> None:
