@@ -95,13 +95,19 @@ def _refused(error: ColiError, facts: MachineFacts) -> Finding:
             cost="the model cannot run so",
         )
     least, limit = error.data["least_bytes"], error.data["limit_bytes"]
+    if facts.settings is not None and facts.settings.run.ram_bytes is not None:
+        fix = "give it more with --ram, if that much is free; this is the least that runs"
+        commands = (f"coli run {_model(facts)} --ram {least >> 20}MiB --ctx 512 --prefill-chunk 1",)
+    else:
+        fix = "end other programs, raise the limit of a container, or take a machine with more memory"
+        commands = ("ps -eo rss,comm --sort=-rss | head",) if facts.here else ()
     return Finding(
         "budget.too-small",
         "fail",
         f"the model does not fit: it needs at least {render_size(least)} of RAM, and {render_size(limit)} may be taken",
         evidence,
-        fix="end other programs or take a machine with more memory; this is the least that runs",
-        commands=(f"coli run {_model(facts)} --ram {least >> 20}MiB --ctx 512 --prefill-chunk 1",),
+        fix=fix,
+        commands=commands,
         cost="the model cannot run",
     )
 

@@ -62,7 +62,7 @@ def decide_device(facts: MachineFacts, gpu: str | None = None) -> Device | None:
     trace = facts.backends
     if gpu == "none" or facts.devices is None:
         return None
-    if trace is None or (gpu is not None and not facts.here):
+    if trace is None:
         return _choose(facts.devices, gpu)
     served = [trace.candidates[index].devices[0] for index in trace.chain if trace.candidates[index].devices]
     return _device(served[0], facts.devices) if served else None

@@ -10,6 +10,7 @@ import pytest
 from engine.sparse_flash import write_sparse_flash
 
 from coli.backends.devices import DeviceFacts, Driver, Fact, Gpu, Memory
+from coli.backends.trace import Trace
 from coli.doctor.checks import budget
 from coli.doctor.checks.finding import Finding
 from coli.doctor.checks.graph import run_checks
@@ -65,7 +66,7 @@ def test_it_fits(flash: CheckpointFacts) -> None:
 @pytest.mark.parametrize(
     ("changes", "options", "code", "status", "command"),
     [
-        (("ram.total=8GiB",), {}, "budget.too-small", "fail", "coli run /model --ram 87"),
+        (("ram.total=8GiB",), {}, "budget.too-small", "fail", None),
         (("ram.total=10GiB",), {}, "budget.tight", "warn", None),
         (("ram.total=9320MiB",), {}, "budget.context", "warn", "coli run /model --ctx "),
         ((), {"context": 1 << 21}, "usage.context", "fail", None),
@@ -197,3 +198,7 @@ def test_the_device_is_the_one_that_the_loader_took(flash: CheckpointFacts) -> N
     facts = replace(machine(flash), devices=card(9.7))
     assert machine_of(facts).device is not None
     assert machine_of(facts, gpu="none").device is None
+    # A loader that found no CUDA library leaves the card alone, whatever it is.
+    nothing = Trace("x86_64", None, (), (), None, "no library", ())
+    assert machine_of(replace(facts, backends=nothing)).device is None
+    assert machine_of(replace(facts, backends=nothing), gpu="0").device is None
