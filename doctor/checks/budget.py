@@ -97,7 +97,7 @@ def _refused(error: ColiError, facts: MachineFacts) -> Finding:
     least, limit = error.data["least_bytes"], error.data["limit_bytes"]
     if facts.settings is not None and facts.settings.run.ram_bytes is not None:
         fix = "give it more with --ram, if that much is free; this is the least that runs"
-        commands = (f"coli run {_model(facts)} --ram {least >> 20}MiB --ctx 512 --prefill-chunk 1",)
+        commands: tuple[str, ...] = (f"coli run {_model(facts)} --ram {least >> 20}MiB --ctx 512 --prefill-chunk 1",)
     else:
         fix = "end other programs, raise the limit of a container, or take a machine with more memory"
         commands = ("ps -eo rss,comm --sort=-rss | head",) if facts.here else ()

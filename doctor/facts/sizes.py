@@ -27,8 +27,8 @@ def pack_sizes(sizes: Mapping[str, int]) -> dict[str, int] | None:
         if place is None:
             packed[name] = nbytes
         else:
-            before, after = name[: sum(len(part) + 1 for part in parts[:place])], parts[place + 1 :]
-            key = before, "".join(f".{part}" for part in after), nbytes
+            start = sum(len(part) + 1 for part in parts[:place])
+            key = name[:start], name[start + len(parts[place]) :], nbytes
             runs.setdefault(key, []).append(int(parts[place]))
     for (before, after, nbytes), numbers in runs.items():
         for first, last in _ranges(sorted(numbers)):
