@@ -63,7 +63,7 @@ def _planned(planned: Planned) -> Iterator[Bar]:
             Part("others", tier["others_bytes"] or 0, "used"),
             Part("driver's context", tier["context_bytes"], "used"),
             *items,
-            Part("not filled", tier["limit_bytes"] - tier["planned_bytes"], "free"),
+            Part("not filled", tier["limit_bytes"] - tier["planned_bytes"], "kept"),
             Part("left free", tier["left_free_bytes"], "kept"),
         )
         device = planned.machine.device
