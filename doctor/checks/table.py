@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coli.doctor.checks import (
     backends,
+    budget,
     checkpoint,
     compiler,
     cpu,
@@ -32,6 +33,7 @@ CHECKS: tuple[Check, ...] = tuple(
         compiler,
         backends,
         checkpoint,
+        budget,
         settings,
     )
     for check in section.CHECKS
@@ -48,6 +50,7 @@ SECTIONS = {
     "compiler": "Compilers",
     "backends": "Backends",
     "checkpoint": "Checkpoint",
+    "budget": "Budget",
     "settings": "Settings",
 }
 """Section -> its heading, in the order of the report."""

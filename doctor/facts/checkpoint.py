@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from coli.backends.devices.facts import UNKNOWN, Fact
 from coli.doctor.facts.problem import Part, Problem, Status, of_error, of_notes
+from coli.doctor.facts.sizes import pack_sizes
 from coli.doctor.facts.values import read_values
 from coli.engine.checkpoint import Checkpoint
 from coli.engine.contents import Contents, read_contents
@@ -161,8 +162,9 @@ class CheckpointFacts:
     """A checkpoint, as far as it could be read. ``problems`` in the order of reading, all of them.
 
     ``given`` is the path that was asked for, ``folder`` the one that holds config.json. ``weight_bytes``: all tensors
-    of the files that are used. ``ignored``: weight files that belong to no model. ``unused``: parts that a text engine
-    does not use (vision ...) and code that is never run.
+    of the files that are used. ``text_config``: the part of the config that sizes the text model. ``tensor_bytes``:
+    of each tensor, by the engine's own names, as `pack_sizes` writes them. ``ignored``: weight files that belong to no
+    model. ``unused``: parts that a text engine does not use (vision ...) and code that is never run.
     """
 
     given: Path
@@ -173,6 +175,8 @@ class CheckpointFacts:
     index: Fact[IndexFacts] = UNKNOWN
     shards: tuple[ShardFacts, ...] = ()
     weight_bytes: Fact[int] = UNKNOWN
+    text_config: Fact[Mapping[str, Any]] = UNKNOWN
+    tensor_bytes: Fact[Mapping[str, int]] = UNKNOWN
     dtypes: tuple[DtypeSum, ...] = ()
     roles: Fact[tuple[RoleBytes, ...]] = UNKNOWN
     layers: Fact[int] = UNKNOWN
@@ -378,6 +382,7 @@ def _family(found: _Found, contents: Contents, registry: Registry) -> Resolution
         why=resolution.why,
     )
     found.fields["family"] = Fact.of(facts, "config.json")
+    found.fields["text_config"] = Fact.of(dict(resolution.text), "config.json")
     found.guard("family", lambda: resolution.require_engine(subject))
     return resolution
 
@@ -400,6 +405,7 @@ def _roles(found: _Found, contents: Contents, resolution: Resolution | None) -> 
         with Checkpoint(contents.folder, contents.config, None, contents.tensors, (), ()) as checkpoint:
             # The engine gives the tensors their own names, and refuses two spellings of one.
             if found.guard("roles", partial(_rename, checkpoint, table)):
+                _sizes(found, contents, checkpoint)
                 _shapes(found, resolution, checkpoint)
         tensors = {table.canonical(name): info for name, info in tensors.items()}
     config = found.fields["config"].value
@@ -420,6 +426,15 @@ def _roles(found: _Found, contents: Contents, resolution: Resolution | None) -> 
 def _rename(checkpoint: Checkpoint, table: RoleTable) -> bool:
     checkpoint.rename(table.canonical)
     return True
+
+
+def _sizes(found: _Found, contents: Contents, checkpoint: Checkpoint) -> None:
+    source = f"headers of {len(contents.headers)} of {len(contents.names)} files"
+    packed = pack_sizes({name: info.nbytes for name, info in checkpoint.tensors.items()})
+    if packed is None:
+        source = "names with brackets"
+    whole = packed is not None and len(contents.headers) == len(contents.names)
+    found.fields["tensor_bytes"] = Fact.of(packed, source) if whole else Fact.unknown(source)
 
 
 def _shapes(found: _Found, resolution: Resolution, checkpoint: Checkpoint) -> None:

@@ -28,6 +28,9 @@ from coli.doctor.facts.storage import StorageFacts, probe_storage
 from coli.doctor.facts.system import SystemFacts, probe_system
 from coli.doctor.facts.versions import VersionFacts, probe_versions
 from coli.engine.host_cpu import default_threads
+from coli.engine.location import find_snapshot
+from coli.engine.run_record import RunRecord, read_run_record
+from coli.errors import CheckpointError
 from coli.settings import Resolved
 
 __all__ = ["FIELDS", "CompilerFacts", "MachineFacts", "ProbeProblem", "Request", "probe_machine"]
@@ -70,10 +73,13 @@ class MachineFacts:
     """What is known of a machine. None: it was not asked for, or ``problems`` says why there is no answer.
 
     ``model``: the path that was given. ``stages``: those that the engine of its family uses. ``measured``: of
-    the slowest mount of the model. ``here``: this machine; False for a tree or a record of another one.
+    the slowest mount of the model. ``last_run``: what the model's last run here took; None when none is on record.
+    ``here``: this machine; False for a tree or a record of another one, and for one that `--set` made. ``name``: what
+    its file calls it.
     """
 
     here: bool = True
+    name: str | None = None
     model: str | None = None
     system: SystemFacts | None = None
     cpu: CpuFacts | None = None
@@ -88,6 +94,7 @@ class MachineFacts:
     settings: SettingsFacts | None = None
     versions: VersionFacts | None = None
     measured: Measured | None = None
+    last_run: RunRecord | None = None
     problems: tuple[ProbeProblem, ...] = ()
 
     @property
@@ -97,7 +104,7 @@ class MachineFacts:
 
 
 FIELDS = tuple(
-    field.name for field in dataclasses.fields(MachineFacts) if field.name not in ("here", "model", "problems")
+    field.name for field in dataclasses.fields(MachineFacts) if field.name not in ("here", "name", "model", "problems")
 )
 """The fields that probes fill, one each."""
 
@@ -160,7 +167,7 @@ def probe_machine(
     wanted = set(fields)
     if "backends" in wanted:
         wanted.add("devices")
-    if wanted & {"stages", "measured"}:
+    if "stages" in wanted or ("measured" in wanted and request.measure):
         wanted.add("checkpoint")
     if "measured" in wanted:
         wanted.add("storage")
@@ -244,7 +251,7 @@ def _probes(request: Request, tasks: Mapping[str, Task[Any]]) -> dict[str, Calla
         return tuple(fact for role, path in paths for fact in probe_storage(role, path, root))
 
     def measured() -> Measured | None:
-        known, files = tasks["storage"].result(), tasks["checkpoint"].result()
+        known, files = tasks["storage"].result(), tasks["checkpoint"].result() if request.measure else None
         if isinstance(known, Unfinished) or request.cache is None or not request.here:
             return None
         found: list[Measured] = []
@@ -260,6 +267,16 @@ def _probes(request: Request, tasks: Mapping[str, Task[Any]]) -> dict[str, Calla
         # Of several mounts the slowest is waited for.
         return min(found, key=lambda one: one.disk_bytes_per_s.value or 0.0, default=None)
 
+    def last_run() -> RunRecord | None:
+        data = next((path for role, path in request.folders if role == "data"), None)
+        if request.model is None or data is None or not request.here:
+            return None
+        try:
+            folder = find_snapshot(request.model)
+        except CheckpointError:
+            return None
+        return read_run_record(data / "runs", folder.resolve())
+
     return {
         "devices": devices,
         "backends": backends,
@@ -269,6 +286,7 @@ def _probes(request: Request, tasks: Mapping[str, Task[Any]]) -> dict[str, Calla
         "toolkits": toolkits,
         "storage": storage,
         "measured": measured,
+        "last_run": last_run,
         "system": lambda: probe_system(places, request.system),
         "cpu": lambda: probe_cpu(root, None if request.here else request.machine),
         "memory": lambda: probe_memory(root),

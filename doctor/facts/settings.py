@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coli.settings import SETTINGS, Resolved
+from coli.settings import SETTINGS, Resolved, find
 
-__all__ = ["SettingValue", "SettingsFacts", "Variable", "probe_settings"]
+__all__ = ["RunOptions", "SettingValue", "SettingsFacts", "Variable", "probe_settings", "run_options"]
 
 _MAX_CHARACTERS = 4096
 
@@ -55,13 +55,43 @@ class Variable:
 
 
 @dataclass(frozen=True)
+class RunOptions:
+    """What a run would be given, for its plan. None: nobody set it."""
+
+    context: int | None = None
+    prefill_chunk: int = find("prefill_chunk").default
+    ram_bytes: int | None = None
+    vram_bytes: int | None = None
+    gpu: str | None = None
+    threads: int | None = None
+    io: str = find("io").default
+
+
+def run_options(settings: Resolved) -> RunOptions:
+    """Return what ``settings`` say of a run."""
+    return RunOptions(
+        settings["context"] if settings.origin("context").kind != "default" else None,
+        settings["prefill_chunk"],
+        settings["ram"],
+        settings["vram"],
+        settings["gpu"],
+        settings["threads"],
+        settings["io"],
+    )
+
+
+@dataclass(frozen=True)
 class SettingsFacts:
-    """``notes``: what the settings say about names that are not ours. ``superuser``: this is root; None: not known."""
+    """``run``: what a run would be given. ``notes``: what the settings say about names that are not ours.
+
+    ``superuser``: this is root; None: not known.
+    """
 
     values: tuple[SettingValue, ...] = ()
     notes: tuple[str, ...] = ()
     variables: tuple[Variable, ...] = ()
     superuser: bool | None = None
+    run: RunOptions = RunOptions()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -83,4 +113,4 @@ def probe_settings(settings: Resolved, environment: Mapping[str, str]) -> Settin
     ]
     variables = [Variable(name, environment[name][:_MAX_CHARACTERS]) for name in _FOREIGN if name in environment]
     superuser = None if sys.platform == "win32" else os.geteuid() == 0
-    return SettingsFacts(tuple(values), settings.notes, tuple(variables), superuser)
+    return SettingsFacts(tuple(values), settings.notes, tuple(variables), superuser, run_options(settings))

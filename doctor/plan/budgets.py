@@ -41,7 +41,8 @@ class Device:
 class TierBudget:
     """What a tier has and what a plan may take of it, in bytes; ``why`` says how the one follows from the other.
 
-    ``total_bytes`` less ``free_bytes`` is held by others: ``held_by``. ``reserve_bytes`` of the free ones stay free.
+    The total is what others hold (``held_by`` says who), ``reserve_bytes`` that stay free, ``context_bytes`` of a
+    device's driver, and ``limit_bytes``.
     """
 
     tier: str
@@ -51,6 +52,14 @@ class TierBudget:
     limit_bytes: int
     why: str
     held_by: str = ""
+    context_bytes: int = 0
+
+    @property
+    def others_bytes(self) -> int | None:
+        """Return what others hold, this process not counted; None when the total is not known."""
+        if self.total_bytes is None or self.free_bytes is None:
+            return None
+        return max(0, self.total_bytes - self.reserve_bytes - self.context_bytes - self.limit_bytes)
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ def decide_budgets(
     """
     total, available = memory.total_bytes.value, memory.available_bytes.value
     limit = _whole_mib(ram_budget_bytes(memory, resident)) if ram is None else ram
-    why = f"available now, less what stays free ({memory.source})" if ram is None else "--ram"
+    why = f"what is available now, by {memory.source}, less a sixteenth of all" if ram is None else "--ram"
     notes = []
     if ram is not None and available is not None and ram > available + resident:
         limit = _whole_mib(ram_budget_bytes(memory, resident))
@@ -96,7 +105,7 @@ def decide_budgets(
     elif device is not None:
         vram_budget, more = _dedicated(device, vram)
         notes += more
-    held = "" if total is None or available is None else "other programs, and page cache that is in use"
+    held = "" if total is None or available is None else "other programs and page cache in use"
     left = 0 if available is None else max(0, available + resident - limit)
     return Budgets(TierBudget("ram", total, available, left, limit, why, held), vram_budget, pool, tuple(notes))
 
@@ -107,17 +116,19 @@ def _whole_mib(nbytes: int) -> int:
 
 
 def _dedicated(device: Device, asked: int | None) -> tuple[TierBudget, list[str]]:
-    held = "the driver's own share and other programs (`nvidia-smi` lists them)"
+    held = "the driver and other programs (`nvidia-smi` lists them)"
     if device.free_bytes is None:
         why = "--vram" if asked is not None else "free memory is not known, so nothing is planned: give --vram"
         return TierBudget("vram", device.total_bytes, None, 0, asked or 0, why, held), []
     usable = max(0, device.free_bytes - CONTEXT_BYTES)
     limit = _whole_mib(vram_budget_bytes(usable, shared_with_windows=device.windows, asked_bytes=asked))
     left = usable - limit
-    why = f"free now, less {render_size(CONTEXT_BYTES)} for the context; " + (
-        "--vram" if asked is not None else "Windows pages what other programs need" if device.windows else "a reserve"
+    why = (
+        "--vram"
+        if asked is not None
+        else "what is free now, less a reserve" + (": Windows takes back what other programs need" * device.windows)
     )
     notes = []
     if asked is not None and left < DEVICE_RESERVE_BYTES:
         notes.append(f"--vram leaves {render_size(left)} of {device.name} free: other programs may push copies out")
-    return TierBudget("vram", device.total_bytes, device.free_bytes, left, limit, why, held), notes
+    return TierBudget("vram", device.total_bytes, device.free_bytes, left, limit, why, held, CONTEXT_BYTES), notes

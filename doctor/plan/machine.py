@@ -1,31 +1,23 @@
-"""The machine that a plan is for: this one, or one from a file. Of a machine's facts the plan reads these few."""
+"""The machine that a plan is for: the few of its facts that a plan reads. Pure."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from coli.backends.devices import DeviceFacts, VisibleDevice, select_devices
-from coli.backends.loader import Loaded
-from coli.doctor.facts.cpu import CpuFacts
-from coli.doctor.facts.measure import Measured, read_measured
-from coli.doctor.facts.memory import MemoryFacts
-from coli.doctor.facts.storage import StorageFacts, probe_storage
+from coli.doctor.facts.machine import MachineFacts
+from coli.doctor.facts.storage import StorageFacts
 from coli.doctor.plan.budgets import Device
 from coli.doctor.plan.forecast import Speeds
 from coli.doctor.plan.speeds import decide_speeds
-from coli.engine.host_memory import HostMemory, probe_host_memory
+from coli.engine.host_memory import HostMemory
 from coli.errors import UsageError
-from coli.paths import cache_folder
 
-__all__ = ["PlanFacts", "PlanMachine", "machine_of", "probe_machine", "read_plan_facts"]
+__all__ = ["FIELDS", "PlanMachine", "decide_device", "machine_of"]
 
-SCHEMA = "coli.machine/1"
-_LIMIT_BYTES = 64 << 20
+FIELDS = ("memory", "cpu", "storage", "devices", "measured", "last_run", "settings")
+"""The fields of MachineFacts that a plan reads, beside those of the model."""
 
 
 @dataclass(frozen=True)
@@ -40,45 +32,48 @@ class PlanMachine:
     resident_bytes: int = 0
 
 
-@dataclass(frozen=True)
-class PlanFacts:
-    """The facts of a machine that a plan reads, by the names that they have in a machine's file."""
+def machine_of(facts: MachineFacts, threads: int | None = None, gpu: str | None = None) -> PlanMachine:
+    """Return the machine of these facts. ``threads``, ``gpu``: what the user set.
 
-    memory: MemoryFacts
-    cpu: CpuFacts
-    storage: tuple[StorageFacts, ...] | None = None
-    devices: DeviceFacts | None = None
-    measured: Measured | None = None
-
-
-def machine_of(name: str, facts: PlanFacts, threads: int | None = None, gpu: str | None = None) -> PlanMachine:
-    """Return the machine of these facts. ``threads``, ``gpu``: what the user set. Pure. Raises UsageError."""
-    device = choose_device(facts.devices, gpu) if facts.devices is not None else None
+    Raises UsageError when nothing is known of its memory or its processor, or when ``gpu`` names no GPU of it.
+    """
+    if facts.memory is None or facts.cpu is None:
+        raise UsageError(
+            facts.name or "the machine",
+            "a plan needs its memory and its processor",
+            observed="nothing is known of its " + ("memory" if facts.memory is None else "processor"),
+            fix="record the machine with `coli doctor MODEL --record FILE`",
+            code="plan.machine",
+        )
+    device = decide_device(facts, gpu)
     threads = threads or facts.cpu.threads.value or facts.cpu.physical_cores.value or 1
-    speeds = decide_speeds(threads, facts.measured, disk_kind=disk_kind(facts.storage or ()), device=device is not None)
-    return PlanMachine(name, threads, facts.memory.host, device, speeds)
+    kind = disk_kind(facts.storage or ())
+    speeds = decide_speeds(threads, facts.measured, disk_kind=kind, device=device is not None)
+    name = facts.name or ("this machine" if facts.here else "another machine")
+    return PlanMachine(name, threads, facts.memory.host, device, speeds, facts.memory.resident_bytes.value or 0)
 
 
-def probe_machine(model: Path, threads: int, resident_bytes: int, loaded: Loaded) -> PlanMachine:
-    """Look at this machine. The device is the one that ``loaded`` computes on, as the loader found it."""
-    trace = loaded.trace
+def decide_device(facts: MachineFacts, gpu: str | None = None) -> Device | None:
+    """Return the device that an engine would compute on, None for the CPU alone. Raises UsageError for a wrong ``gpu``.
+
+    Where the loader looked, it is the first of its chain, whatever else the machine has. Of a machine whose libraries
+    nobody opened, a plan is made for the GPU that a library of coli would take.
+    """
+    trace = facts.backends
+    if gpu == "none" or facts.devices is None:
+        return None
+    if trace is None:
+        return _choose(facts.devices, gpu)
     served = [trace.candidates[index].devices[0] for index in trace.chain if trace.candidates[index].devices]
-    device = _device(served[0], trace.devices) if served and trace.devices is not None else None
-    storage = probe_storage("model", model)
-    # Of several mounts the one that was measured slowest is waited for.
-    measured = [found for one in storage if (found := read_measured(cache_folder(), one)) is not None]
-    slowest = min(measured, key=lambda found: found.disk_bytes_per_s.value or 0.0, default=None)
-    speeds = decide_speeds(threads, slowest, disk_kind=disk_kind(storage), device=device is not None)
-    return PlanMachine("this machine", threads, probe_host_memory(), device, speeds, resident_bytes)
+    return _device(served[0], facts.devices) if served else None
 
 
-def choose_device(facts: DeviceFacts, gpu: str | None) -> Device | None:
-    """Return the device that ``gpu`` names as CUDA_VISIBLE_DEVICES would, or the first usable one. Pure."""
-    environment = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": "" if gpu == "none" else gpu}
-    selection = select_devices(facts, environment)
+def _choose(facts: DeviceFacts, gpu: str | None) -> Device | None:
+    """Return the device that ``gpu`` names as CUDA_VISIBLE_DEVICES would, or the first usable one."""
+    selection = select_devices(facts, {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
     if selection.usable:
         return _device(selection.usable[0], facts)
-    if gpu in (None, "none"):
+    if gpu is None:
         return None
     raise UsageError(
         "--gpu",
@@ -93,30 +88,8 @@ def _device(chosen: VisibleDevice, facts: DeviceFacts) -> Device:
     return Device.of(chosen.gpu, facts, chosen.memory)
 
 
-def disk_kind(storage: tuple[StorageFacts, ...]) -> str | None:
+def disk_kind(storage: Sequence[StorageFacts]) -> str | None:
     """Return the kind of disk below the model, the slowest when it lies on several."""
     order = ("hdd", "usb", "mmc", "virtual", "ssd", "nvme")
     kinds = [str(one.kind.value) for one in storage if one.role == "model" and one.kind.value]
     return min(kinds, key=lambda kind: order.index(kind) if kind in order else 0, default=None)
-
-
-def read_plan_facts(path: Path) -> tuple[str, PlanFacts]:
-    """Read a machine's file, as `coli doctor --record` writes it: name and facts. Raises UsageError."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_LIMIT_BYTES + 1)
-        if len(raw) > _LIMIT_BYTES:
-            raise ValueError(f"more than {_LIMIT_BYTES} bytes")
-        document: Any = json.loads(raw)
-        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise ValueError(f"its schema is not {SCHEMA}")
-        name = document.get("name")
-        return name if isinstance(name, str) else path.stem, msgspec.convert(document.get("facts"), PlanFacts)
-    except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
-        raise UsageError(
-            str(path),
-            "it is not the file of a machine, or it lacks its memory and processor",
-            observed=str(error)[:300],
-            fix="`coli doctor MODEL --record FILE` writes one",
-            code="usage.machine-file",
-        ) from None

@@ -14,7 +14,7 @@ from coli.doctor.plan.sensitivity import Change
 from coli.engine.budget import Demand
 from coli.engine.ledger import Grant
 
-__all__ = ["SCHEMA", "Kept", "Report", "bar", "describe_kept", "plan_document"]
+__all__ = ["SCHEMA", "Kept", "Report", "bar", "describe_kept", "plan_document", "tier_documents"]
 
 SCHEMA = "coli.plan/1"
 
@@ -57,9 +57,7 @@ def plan_document(report: Report) -> dict[str, Any]:
     """Return the document; sizes in bytes, rates in tokens per second."""
     best = report.plan.best
     budgets = report.plan.budgets
-    tiers = [_tier(budgets.ram, best, report.demand)]
-    if budgets.vram is not None:
-        tiers.append(_tier(budgets.vram, best, report.demand))
+    tiers = tier_documents(report.plan, report.demand)
     cache = best.cache
     traffic = report.demand.traffic
     return {
@@ -90,6 +88,12 @@ def plan_document(report: Report) -> dict[str, Any]:
         ],
         "notes": [*budgets.notes, *report.notes],
     }
+
+
+def tier_documents(plan: Plan, demand: Demand) -> list[dict[str, Any]]:
+    """Return what a plan does with each tier: its whole, who holds what of it, and the items in their order; bytes."""
+    budgets = plan.budgets
+    return [_tier(tier, plan.best, demand) for tier in (budgets.ram, budgets.vram) if tier is not None]
 
 
 def bar(tier: Mapping[str, Any], width: int = 60) -> tuple[str, str]:
@@ -132,16 +136,14 @@ def _tier(budget: TierBudget, best: Placement, demand: Demand) -> dict[str, Any]
         for group in demand.device
         for item in group.items
     }
-    others = None
-    if budget.total_bytes is not None and budget.free_bytes is not None:
-        others = max(0, budget.total_bytes - budget.free_bytes)
     return {
         "tier": budget.tier,
         "total_bytes": budget.total_bytes,
         "free_bytes": budget.free_bytes,
-        "others_bytes": others,
+        "others_bytes": budget.others_bytes,
         "held_by": budget.held_by,
         "left_free_bytes": budget.reserve_bytes,
+        "context_bytes": budget.context_bytes,
         "limit_bytes": budget.limit_bytes,
         "why": budget.why,
         "planned_bytes": sum(grant.nbytes for grant in grants),

@@ -1,47 +1,46 @@
-"""What a plan is made of: the model from its headers, the process as it would run it, the memory of the machine."""
+"""What a plan is made of: the model from its headers, and the process as it would run it. Pure."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from coli.backends.abi.structs import workspace_bytes
-from coli.backends.candidates import Search
-from coli.backends.loader import Loaded, load
-from coli.engine.budget import Demand, basis_items, driver_item
-from coli.engine.checkpoint import Checkpoint
+from coli.doctor.facts.checkpoint import CheckpointFacts
+from coli.doctor.facts.sizes import unpack_sizes
+from coli.engine.budget import Demand, basis_items, driver_item, vocabulary_of
 from coli.engine.direct import decide_io
-from coli.engine.host_memory import resident_bytes
 from coli.engine.ledger import Item
-from coli.engine.location import child, find_snapshot
-from coli.engine.model import open_tokenizer, vocabulary_of
+from coli.engine.run_record import RunRecord
 from coli.engine.store import READERS
 from coli.errors import FamilyError
-from coli.families.config_file import read_config
-from coli.families.probe import load_engine
-from coli.families.registry import Registry, Resolution
-from coli.families.roles import RoleTable
-from coli.paths import cache_folder
+from coli.families.registry import BUILT_IN
 
-__all__ = ["Subject", "demand_of", "read_subject"]
+__all__ = ["DRIVER_BYTES", "Subject", "demand_of", "item_bytes", "subject_of"]
+
+# What a driver and its context take of the RAM, until a run of this model has measured it.
+DRIVER_BYTES = 400 << 20
+# A process with numpy, the tokenizer and a table of 69 thousand tensors, until a run of this model has measured it:
+# 97 MiB with a small vocabulary.
+_RUNTIME_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model that is going to run in this process, with everything imported that a run imports.
+    """A model that is going to run.
 
-    ``resident_bytes``: the resident set with that. ``file_bytes``: of all tensors.
+    ``family``: as people read it. ``context``: the most that it was made for. ``runtime_bytes``: the resident set of
+    a process with everything imported. ``file_bytes``: of all tensors.
     """
 
-    path: Path
-    resolution: Resolution
+    path: str
+    family: str
     demand: Demand
-    resident_bytes: int
-    loaded: Loaded
-    tensors: int
+    context: int | None
+    vocabulary: int
+    runtime_bytes: int
     file_bytes: int
 
     def basis(
@@ -52,8 +51,7 @@ class Subject:
         ``driver_bytes``: what a device's driver takes of the RAM, None without a device.
         """
         direct = decide_io(io, self.file_bytes, available_bytes, limit_bytes) == "direct"
-        vocabulary = vocabulary_of(self.resolution)
-        items = basis_items(self.resident_bytes, workspace_bytes(threads), vocabulary, READERS if direct else None)
+        items = basis_items(self.runtime_bytes, workspace_bytes(threads), self.vocabulary, READERS if direct else None)
         return items if driver_bytes is None else [*items, driver_item(driver_bytes)]
 
     def page_cached(self, io: str, available_bytes: int | None, limit_bytes: int) -> bool:
@@ -63,26 +61,46 @@ class Subject:
         return decide_io("auto", self.file_bytes, available_bytes, limit_bytes) == "buffered"
 
 
-def read_subject(path: Path, *, search: Search, plugins: Sequence[str] | None) -> Subject:
-    """Open what a run would open, up to the first weight; nothing stays open. Raises what opening the model raises."""
-    folder = find_snapshot(path)
-    config = read_config(child(folder, "config.json"))
-    resolution = Registry.load(None if plugins is None else tuple(plugins)).resolve(config.data, str(config.path))
-    resolution.require_engine(str(config.path))
-    load_engine(resolution.family, cache_folder())
-    open_tokenizer(folder)
-    with Checkpoint.open(folder) as checkpoint:
-        checkpoint.rename(RoleTable(resolution.descriptor).canonical)
-        loaded = load(None, search)
-        resident = resident_bytes()
-        sizes = {name: info.nbytes for name, info in checkpoint.tensors.items()}
-    demand = demand_of(resolution, sizes, str(config.path))
-    return Subject(folder.resolve(), resolution, demand, resident, loaded, len(sizes), sum(sizes.values()))
+def item_bytes(record: RunRecord | None, name: str, default: int) -> int:
+    """Return the bytes that the last run reserved in RAM under ``name``; ``default`` where none is on record."""
+    items = record.tiers.get("ram", {}).get("items", ()) if record is not None else ()
+    return next((int(item["bytes"]) for item in items if item["name"] == name), default)
 
 
-def demand_of(resolution: Resolution, tensor_bytes: Mapping[str, int], source: str) -> Demand:
-    """Return what the family asks for. Raises FamilyError for a family without a budget: zero would be a lie."""
-    module = (resolution.descriptor.engine or "").partition(":")[0].rpartition(".")[0]
+def subject_of(facts: CheckpointFacts, last_run: RunRecord | None) -> Subject | str:
+    """Return the model of a checkpoint's facts; a text that says why there is none to plan.
+
+    Raises what the family's `demand` raises for a geometry that its engine would refuse.
+    """
+    family, text, packed = facts.family.value, facts.text_config.value, facts.tensor_bytes.value
+    if family is None:
+        return f"its family is not known ({facts.family.source})"
+    if text is None or packed is None:
+        return f"the sizes of its tensors are not known ({facts.tensor_bytes.source})"
+    if family.engine is None:
+        return f"the family {family.id} has no engine"
+    if family.provider != BUILT_IN.text():
+        return "the code of a plugin is run by `coli plan` only"
+    sizes = unpack_sizes(packed)
+    return Subject(
+        str(facts.folder.value or facts.given),
+        f"{family.id} ({family.name})",
+        demand_of(family.id, family.engine, text, sizes, "config.json"),
+        family.context,
+        vocabulary_of(text),
+        item_bytes(last_run, "runtime", _RUNTIME_BYTES),
+        sum(sizes.values()),
+    )
+
+
+def demand_of(
+    family: str, engine: str | None, text: Mapping[str, Any], tensor_bytes: Mapping[str, int], source: str
+) -> Demand:
+    """Return what a family asks for. ``engine``: the entry of its descriptor, beside which `demand.py` lies.
+
+    Raises FamilyError for a family without a budget: zero would be a lie.
+    """
+    module = (engine or "").partition(":")[0].rpartition(".")[0]
     name = f"{module}.demand"
     try:
         ask: Any = importlib.import_module(name).demand
@@ -91,10 +109,10 @@ def demand_of(resolution: Resolution, tensor_bytes: Mapping[str, int], source: s
             raise
         raise FamilyError(
             source,
-            f"the family {resolution.descriptor.id} has no budget, so nothing is planned for it",
+            f"the family {family} has no budget, so nothing is planned for it",
             observed=f"no function `demand` in {name}",
             fix="`coli run` works without a plan; the family's author can add demand.py (docs/plan.md)",
             code="family.no-budget",
         ) from None
-    found: Demand = ask(resolution.text, tensor_bytes, source)
+    found: Demand = ask(text, tensor_bytes, source)
     return found

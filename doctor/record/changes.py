@@ -48,7 +48,14 @@ KEYS = {
 
 
 def change_facts(facts: MachineFacts, changes: Iterable[str]) -> MachineFacts:
-    """Return ``facts`` with each `KEY=VALUE` applied, in order. Raises UsageError for an unknown key or a bad value."""
+    """Return ``facts`` with each `KEY=VALUE` applied, in order. Raises UsageError for an unknown key or a bad value.
+
+    What the gates of CUDA libraries said of other devices or another driver holds no longer: where there are such
+    libraries, backends are not known then.
+    """
+    changes = tuple(changes)
+    if changes:
+        facts = replace(facts, here=False, name=facts.name or "a changed machine")
     for change in changes:
         key, equals, value = change.partition("=")
         key, value = key.strip(), value.strip()
@@ -56,7 +63,7 @@ def change_facts(facts: MachineFacts, changes: Iterable[str]) -> MachineFacts:
             raise _refuse(change, "is not KEY=VALUE", f"for example gpu.0.vram=10GiB; keys: {', '.join(KEYS)}")
         found = _GPU.fullmatch(key)
         if found is not None and f"gpu.N.{found[2]}" in KEYS:
-            facts = replace(facts, devices=_gpu(facts.devices, int(found[1]), found[2], value))
+            facts = _with_devices(facts, _gpu(facts.devices, int(found[1]), found[2], value))
         elif key in _CHANGES:
             facts = _CHANGES[key](facts, value)
         else:
@@ -74,6 +81,12 @@ def _refuse(text: str, rule: str, expected: str, fix: str | None = None) -> Usag
 
 def _no_facts(key: str) -> UsageError:
     return _refuse(key, "changes what was not looked at", "facts to change", "choose checks that look at it (--only)")
+
+
+def _with_devices(facts: MachineFacts, devices: DeviceFacts) -> MachineFacts:
+    trace = facts.backends
+    judged = trace is not None and any(row.kind == "cuda" for row in trace.candidates)
+    return replace(facts, devices=devices, backends=None if judged else trace)
 
 
 def _gpu(devices: DeviceFacts | None, index: int, field: str, value: str) -> DeviceFacts:
@@ -175,7 +188,7 @@ def _driver(field: str) -> Callable[[MachineFacts, str], MachineFacts]:
                 raise _refuse(f"driver.state={value}", "is not a state", ", ".join(_STATES))
             gpus = facts.devices.gpus if value == "ok" else ()
             driver = replace(driver, state=state, evidence=_SOURCE)
-            return replace(facts, devices=replace(facts.devices, driver=driver, gpus=gpus))
+            return _with_devices(facts, replace(facts.devices, driver=driver, gpus=gpus))
         version = parse_version(value)
         if version is None:
             raise _refuse(f"driver.{field}={value}", "is not a version", "numbers with dots")
@@ -183,7 +196,7 @@ def _driver(field: str) -> Callable[[MachineFacts, str], MachineFacts]:
             driver = replace(driver, max_cuda=Fact.of((version.major, version.minor), _SOURCE))
         else:
             driver = replace(driver, version=Fact.of(value, _SOURCE))
-        return replace(facts, devices=replace(facts.devices, driver=driver))
+        return _with_devices(facts, replace(facts.devices, driver=driver))
 
     return change
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coli.doctor.checks.finding import BLOCKING, STATUSES, Finding, Row, Status
 from coli.doctor.facts.machine import MachineFacts
 from coli.doctor.record.plain import to_plain
 from coli.doctor.stages import StageRow
+
+if TYPE_CHECKING:
+    from coli.doctor.plan.planning import Planned
 
 __all__ = ["EXIT_UNFINISHED", "SCHEMA", "Anomaly", "Report", "decide_exit_code", "find_anomalies", "to_document"]
 
@@ -22,6 +25,8 @@ _ORDER = ("fail", "timeout", "crash", "warn")
 class Report:
     """Everything that a renderer shows. ``stages``: where each stage of the model will run, if that is known.
 
+    ``planned``: which bytes go into which tier, if that is known.
+
     ``times``: seconds by probe, and nothing else in the report depends on when it was made.
     """
 
@@ -30,6 +35,7 @@ class Report:
     stages: tuple[StageRow, ...] = ()
     strict: bool = False
     times: dict[str, float] = field(default_factory=dict)
+    planned: Planned | None = None
 
     @property
     def counts(self) -> dict[Status, int]:

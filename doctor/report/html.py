@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TYPE_CHECKING
 
 from coli.doctor.checks.finding import Finding, Status
 from coli.doctor.checks.table import SECTIONS
 from coli.doctor.facts.machine import MachineFacts
 from coli.doctor.report.document import Report, find_anomalies
+from coli.doctor.stages import StageRow
 from coli.units import render_size
+
+if TYPE_CHECKING:
+    from coli.doctor.plan.planning import Planned
 
 __all__ = ["Bar", "Part", "memory_bars", "render_html"]
 
@@ -37,12 +42,32 @@ class Bar:
         return sum(part.nbytes for part in self.parts)
 
 
-def memory_bars(facts: MachineFacts) -> tuple[Bar, ...]:
+def memory_bars(facts: MachineFacts, planned: Planned | None = None) -> tuple[Bar, ...]:
     """Return a bar for RAM, for each GPU's memory, for the model's disk, and for the model itself. Pure.
 
-    What is not known has no bar.
+    With a plan the memories that it fills are shown as it fills them. What is not known has no bar.
     """
-    return tuple(bar for bar in (*_ram(facts), *_vram(facts), *_disk(facts), *_model(facts)) if bar.nbytes > 0)
+    tiers = () if planned is None else tuple(_planned(planned))
+    ram = [bar for bar in tiers if bar.name == "RAM"] or _ram(facts)
+    device = [bar for bar in tiers if bar.name != "RAM"]
+    others = [bar for bar in _vram(facts) if not any(bar.name.endswith(f": {one.name}") for one in device)]
+    return tuple(bar for bar in (*ram, *device, *others, *_disk(facts), *_model(facts)) if bar.nbytes > 0)
+
+
+def _planned(planned: Planned) -> Iterator[Bar]:
+    from coli.doctor.plan.report import tier_documents
+
+    for tier in tier_documents(planned.plan, planned.subject.demand):
+        items = [Part(i["name"], i["bytes"], f"role{n % 6}") for n, i in enumerate(tier["items"])]
+        parts = (
+            Part("others", tier["others_bytes"] or 0, "used"),
+            Part("driver's context", tier["context_bytes"], "used"),
+            *items,
+            Part("not filled", tier["limit_bytes"] - tier["planned_bytes"], "kept"),
+            Part("left free", tier["left_free_bytes"], "kept"),
+        )
+        device = planned.machine.device
+        yield Bar("RAM" if tier["tier"] == "ram" or device is None else device.name, parts)
 
 
 def _ram(facts: MachineFacts) -> Iterator[Bar]:
@@ -96,7 +121,15 @@ def _model(facts: MachineFacts) -> Iterator[Bar]:
 
 def render_html(report: Report) -> str:
     """Return the page. Everything in it that comes from the machine is escaped."""
-    body = "".join((_head(report), _bars(memory_bars(report.facts)), _top(report), _stages(report), _sections(report)))
+    body = "".join(
+        (
+            _head(report),
+            _bars(memory_bars(report.facts, report.planned)),
+            _top(report),
+            _stages(report),
+            _sections(report),
+        )
+    )
     title = f"coli doctor: {report.status}"
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
@@ -167,9 +200,14 @@ def _stages(report: Report) -> str:
     if not report.stages:
         return ""
     rows = "".join(
-        f"<tr><td>{escape(row.stage)}<td>{escape(row.backend)}<td>{escape(row.why)}" for row in report.stages
+        f"<tr><td>{escape(row.stage)}<td>{escape(row.backend)}<td>{_weights(row)}<td>{escape(row.why)}"
+        for row in report.stages
     )
-    return f"<h2>Stages</h2>\n<table><tr><th>stage<th>backend<th>why{rows}</table>\n"
+    return f"<h2>Stages</h2>\n<table><tr><th>stage<th>backend<th>weights<th>why{rows}</table>\n"
+
+
+def _weights(row: StageRow) -> str:
+    return "" if row.of is None else f"all {row.of}" if row.weights == row.of else f"{row.weights} of {row.of}"
 
 
 def _sections(report: Report) -> str:

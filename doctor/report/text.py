@@ -137,7 +137,8 @@ class _Renderer:
     def _stages(self, rows: Sequence[StageRow]) -> Iterator[Line]:
         groups: dict[tuple[str, str], list[str]] = {}
         for row in rows:
-            groups.setdefault((row.backend, row.why), []).append(row.stage)
+            part = "" if row.weights == row.of else f" ({row.weights} of {row.of} weights)"
+            groups.setdefault((row.backend, row.why), []).append(row.stage + part)
         for (backend, why), stages in groups.items():
             yield (("  ", ""), (f"{backend}", "bold"), (f": {_count(len(stages), 'stage')}, {_plain(why)}", ""))
             for part in self._wrapped(", ".join(stages), 10):

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from coli.engine.budget import Product, fill
 from coli.engine.device_memory import device_bytes
 from coli.engine.ledger import Grant, Item, Ledger
 from coli.engine.slab import slab_layout
 
 from .config import Geometry
-from .layout import dense_tensors, expert_names, scale_name
+from .layout import DenseTensor, dense_tensors, expert_names, scale_name
 
 __all__ = [
     "activation_shapes",
     "dense_bytes",
     "ledger_items",
-    "mirror_items",
+    "product_stage",
+    "products",
     "reserve_mirrors",
     "score_rows",
     "slab_bytes",
@@ -29,6 +31,8 @@ __all__ = [
 # Index scores are made in tiles of rows, so that a million tokens of context do not cost a gigabyte of scratch.
 _SCORE_TILE_BYTES = 16 << 20
 _FLOAT_BYTES = 4
+# Bits of an element -> the stage of its format: what the files hold is one of these (`weights.weight_format`).
+_STAGES = {32: "matmul_f32", 16: "matmul_bf16", 8: "matmul_fp8", 4: "matmul_fp4"}
 
 Shapes = dict[str, tuple[int, int]]
 
@@ -146,28 +150,40 @@ def ledger_items(
     ]
 
 
-def mirror_items(geometry: Geometry, tensor_bytes: Mapping[str, int]) -> dict[str, Item]:
-    """Return what a device's copy of each resident product takes, by tensor, in the order in which they are granted.
+def product_stage(tensor: DenseTensor, nbytes: int) -> str | None:
+    """Return the stage that multiplies by a resident product whose codes take ``nbytes``; None when none does.
+
+    The embedding is looked up, and the mixing matrices of hyper-connections are read by their own stages.
+    """
+    if tensor.kind != "product" or tensor.name == "embed.weight" or tensor.name.endswith("_fn"):
+        return None
+    rows, cols = tensor.shape
+    return _STAGES.get(nbytes * 8 // (rows * cols))
+
+
+def products(geometry: Geometry, tensor_bytes: Mapping[str, int]) -> tuple[Product, ...]:
+    """Return the resident products, each with its stage and the item of its copy on a device, in order of granting.
 
     A device serves bf16, fp8 and fp4 products, not f32 ones. Layers come first, the head last: every one of them is
     read once a token, so what counts is how many bytes fit.
     """
-    mirrors: dict[str, Item] = {}
+    found = []
     for tensor in sorted(dense_tensors(geometry), key=lambda tensor: tensor.name == "head.weight"):
-        if tensor.kind != "product" or tensor.name == "embed.weight":
+        stage = product_stage(tensor, tensor_bytes[tensor.name])
+        if stage is None:
             continue
-        rows, cols = tensor.shape
-        codes = tensor_bytes[tensor.name]
-        if codes < rows * cols * _FLOAT_BYTES:
-            nbytes = device_bytes(rows, codes // rows, tensor_bytes.get(scale_name(tensor.name), 0))
-            mirrors[tensor.name] = Item(f"copy of {tensor.name}", "vram", nbytes)
-    return mirrors
+        rows = tensor.shape[0]
+        row_bytes = tensor_bytes[tensor.name] // rows
+        nbytes = device_bytes(rows, row_bytes, tensor_bytes.get(scale_name(tensor.name), 0))
+        copy = None if stage == "matmul_f32" else Item(f"copy of {tensor.name}", "vram", nbytes)
+        found.append(Product(tensor.name, stage, copy))
+    return tuple(found)
 
 
 def reserve_mirrors(geometry: Geometry, tensor_bytes: Mapping[str, int], ledger: Ledger) -> dict[str, Grant]:
     """Reserve the copies that fit into the tier `vram`, by tensor; none where the ledger has no such tier."""
-    grants: dict[str, Grant] = {}
-    for name, item in mirror_items(geometry, tensor_bytes).items():
-        if item.nbytes <= (ledger.free("vram") or 0):
-            grants[name] = ledger.reserve(item)
-    return grants
+    if ledger.free("vram") is None:
+        return {}
+    copies = {p.copy.name: p for p in products(geometry, tensor_bytes) if p.copy is not None}
+    grants = fill(ledger, (p.copy for p in copies.values() if p.copy is not None))
+    return {copies[grant.item.name].name: grant for grant in grants}

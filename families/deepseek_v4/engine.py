@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from coli.backends._host import rope_table
 from coli.backends.dispatch import Dispatcher, Format, Weight
+from coli.engine.budget import reserve_resident
 from coli.engine.checkpoint import Checkpoint
-from coli.engine.fit import fit_chunk
 from coli.engine.ledger import Item, Ledger
 from coli.engine.store import ExpertStore, HeldExpert
 from coli.errors import StageError, UsageError
 
-from .budget import ledger_items, reserve_mirrors, score_rows
+from .budget import ledger_items, reserve_mirrors, score_rows, weight_bytes
 from .config import Geometry
 from .layout import expert_name, expert_names, expert_shapes
 from .rope import compressed_frequencies, main_frequencies
@@ -59,17 +59,13 @@ class Engine:
         check_dense(checkpoint, g)
         expert_format = check_experts(checkpoint, g)
         tensor_bytes = {name: info.nbytes for name, info in checkpoint.tensors.items()}
+        weights = weight_bytes(g, tensor_bytes)
 
         def items(chunk: int) -> list[Item]:
-            return ledger_items(g, tensor_bytes, context=context, chunk=chunk)
+            return ledger_items(g, tensor_bytes, context=context, chunk=chunk, weights=weights)
 
         self.context = context
-        self.prefill_chunk = fit_chunk(ledger, items, min(prefill_chunk, context))
-        wanted = items(self.prefill_chunk)
-        ledger.require(wanted)
-        *resident, experts = wanted
-        for item in resident:
-            ledger.reserve(item)
+        self.prefill_chunk, experts = reserve_resident(ledger, items, min(prefill_chunk, context))
         self.position = 0
         self._stages = stages
         self._experts = _Experts(ExpertStore(checkpoint, expert_names(g), ledger, experts), stages, g, expert_format)

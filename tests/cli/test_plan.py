@@ -64,7 +64,9 @@ def test_the_document(home: dict[str, str], oracle_path: Path) -> None:
     assert (ram["tier"], ram["limit_bytes"]) == ("ram", 1 << 30)
     assert ram["planned_bytes"] == sum(item["bytes"] for item in ram["items"])
     assert [item["count"] for item in ram["items"] if item["name"] == "expert cache"] == [7 * 16]
-    assert ram["total_bytes"] - ram["free_bytes"] == ram["others_bytes"]
+    # What is not free is held by others and by the planning process itself.
+    assert ram["total_bytes"] == ram["others_bytes"] + ram["left_free_bytes"] + ram["limit_bytes"]
+    assert ram["others_bytes"] <= ram["total_bytes"] - ram["free_bytes"]
     assert {(kept["option"], kept["value"]) for kept in found["kept"]} == {("--ctx", "512"), ("--ram", "1GiB")}
     assert found["context"] == 512
     assert 0 < found["forecast"]["low"] < found["forecast"]["high"]
@@ -141,6 +143,11 @@ def test_a_published_machine(home: dict[str, str], oracle_path: Path) -> None:
     assert found["threads"] == 12
     assert found["tiers"][0]["total_bytes"] == 62 << 30
     assert found["machine"].startswith("Ryzen 9 3900X")
+    changes = ("ram.total=16GiB", "gpu.0.vram=6GiB", "gpu.0.capability=8.9")
+    found = plan(home, str(oracle_path), "--machine", str(file), *(word for one in changes for word in ("--set", one)))
+    assert [(tier["tier"], tier["total_bytes"]) for tier in found["tiers"]] == [("ram", 16 << 30), ("vram", 6 << 30)]
+    # 6 GiB that are free, less 512 MiB for the context and 1 GiB in reserve.
+    assert found["tiers"][1]["limit_bytes"] == 6 * 1024 * MIB - 512 * MIB - 1024 * MIB
 
 
 def test_the_terminal_shows_tiers_and_command(home: dict[str, str], oracle_path: Path) -> None:

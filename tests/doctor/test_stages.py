@@ -13,6 +13,8 @@ from coli.backends.devices import Fact, Gpu, VisibleDevice
 from coli.backends.trace import GATES, Candidate, CandidateTrace, Trace, ok
 from coli.cli import main
 from coli.doctor.stages import StageRow, predict_stages
+from coli.engine.budget import Demand, Product, Traffic
+from coli.engine.ledger import Item
 
 FINE = tuple(ok(gate, "fine") for gate in GATES)
 CPU = CandidateTrace(
@@ -58,15 +60,51 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
     return printed
 
 
+ITEM = Item("copy of b", "vram", 10)
+DEMAND = Demand(
+    lambda context, chunk: (),
+    Traffic(0, 0, 0),
+    products=(
+        Product("a", "matmul_fp8", Item("copy of a", "vram", 10)),
+        Product("b", "matmul_fp8", ITEM),
+        Product("c", "matmul_f32", None),
+    ),
+    idle_stages=frozenset(("moe",)),
+)
+
+
+@pytest.mark.parametrize(
+    ("copies", "rows"),
+    [
+        (("copy of a", "copy of b"), [("matmul_fp8", "cuda", 2)]),
+        (("copy of b",), [("matmul_fp8", "cuda", 1), ("matmul_fp8", "cpu-portable", 1)]),
+        ((), [("matmul_fp8", "cpu-portable", 2)]),
+    ],
+)
+def test_a_device_serves_the_weights_that_have_a_copy_there(
+    copies: tuple[str, ...], rows: list[tuple[str, str, int]]
+) -> None:
+    stages = ("embed", "matmul_f32", "matmul_fp8", "moe")
+    found = predict_stages(trace(CUDA, CPU), stages, DEMAND, frozenset(copies))
+    assert [(row.stage, row.backend, row.weights) for row in found] == [
+        ("embed", "cpu-portable", None),
+        ("matmul_f32", "cpu-portable", 1),
+        *rows,
+    ]
+    assert [row.why for row in found if row.stage == "matmul_fp8" and row.backend != "cuda"] in (
+        [],
+        ["no room on RTX 3080 for these weights"],
+        ["no room on RTX 3080 for its weights"],
+    )
+
+
 @pytest.mark.parametrize("backend", [(), ("--backend", "cpu-portable")])
 def test_a_run_reports_what_the_doctor_predicted(
     backend: tuple[str, ...], oracle_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    predicted = {
-        row["stage"]: row["backend"] for row in document(capsys, "doctor", str(oracle_path), *backend)["stages"]
-    }
+    path = str(oracle_path)
+    predicted = document(capsys, "doctor", path, "--only", "backends", "--only", "budget", *backend)["stages"]
     prompt = ",".join(str(token) for token in range(1, 40))
-    ran = document(capsys, "run", str(oracle_path), "--ids", prompt, "--max-tokens", "2", *backend)["stages"]
-    reported = {row["stage"]: row["backend"] for row in ran if row["calls"]}
-    assert len(reported) > 12
-    assert {stage: predicted.get(stage) for stage in reported} == reported
+    ran = document(capsys, "run", path, "--ids", prompt, "--max-tokens", "2", *backend)["stages"]
+    assert len(ran) > 12
+    assert {(row["stage"], row["backend"]) for row in predicted} == {(row["stage"], row["backend"]) for row in ran}

@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING
 
 import click
 
+from coli.cli.machine import machine_request, recorded_facts
 from coli.cli.options import with_settings
 from coli.cli.terminal import Terminal
-from coli.settings import Environment, Resolved
+from coli.settings import Resolved
 
 if TYPE_CHECKING:
     from coli.doctor.checks.finding import Check
-    from coli.doctor.facts.machine import MachineFacts, Request
+    from coli.doctor.facts.machine import MachineFacts
+    from coli.doctor.plan.planning import Planned
+    from coli.doctor.stages import StageRow
 
 __all__ = ["command"]
 
 # What answers "why is my GPU not used?" on one screen.
 _GPU_SECTIONS = ("driver", "devices", "backends.usable", "backends.sound", "gpu")
+_GPU_OF_MODEL = ("checkpoint.family", "budget.vram")
 
 
 @click.command("doctor", short_help="Say what is wrong with machine, build or model.")
@@ -37,13 +41,12 @@ def command(settings: Resolved) -> int:
     from coli.doctor.checks.table import CHECKS
     from coli.doctor.report.document import Report, decide_exit_code, to_document
     from coli.doctor.report.text import render_text
-    from coli.doctor.stages import predict_stages
 
     terminal = Terminal.from_settings(sys.stdout, settings)
     checks, only, gpu = CHECKS, settings["only"], settings["gpu"]
     if gpu not in (None, "none") and settings.origin("gpu").kind == "option":
         checks = (*CHECKS, gpu_check(gpu))
-        only = only or (*_GPU_SECTIONS, *(["checkpoint.family"] if settings["model"] else []))
+        only = only or (*_GPU_SECTIONS, *(_GPU_OF_MODEL if settings["model"] else ()))
     if settings["list_checks"]:
         _list(choose_checks(checks, only, settings["skip"]), settings, terminal)
         return 0
@@ -53,8 +56,8 @@ def command(settings: Resolved) -> int:
     facts = _facts(settings, chosen, terminal, times)
     if facts.model is None:
         chosen = tuple(check for check in chosen if not check.model)
-    stages = predict_stages(facts.backends, facts.stages) if facts.backends and facts.stages else ()
-    report = Report(run_checks(chosen, facts), facts, stages, settings["strict"], times)
+    planned, stages = _planned(facts)
+    report = Report(run_checks(chosen, facts), facts, stages, settings["strict"], times, planned)
     if settings["html"] is not None:
         from coli.doctor.record.write import write_atomically
         from coli.doctor.report.html import render_html
@@ -67,13 +70,21 @@ def command(settings: Resolved) -> int:
     return decide_exit_code(report)
 
 
+def _planned(facts: MachineFacts) -> tuple[Planned | None, tuple[StageRow, ...]]:
+    """Return the plan of the model, and where its stages will run; as far as they are known."""
+    if facts.checkpoint is None:
+        return None, ()
+    from coli.doctor.plan.of_facts import plan_facts, stages_of
+
+    return plan_facts(facts).planned, stages_of(facts)
+
+
 def _facts(settings: Resolved, checks: tuple[Check, ...], terminal: Terminal, times: dict[str, float]) -> MachineFacts:
     """Return the facts that the checks read: of this machine, of a tree, or of a record; then changed by --set."""
     from coli.doctor.facts.machine import FIELDS, probe_machine
     from coli.doctor.record.changes import change_facts
 
     if settings["machine"] is not None:
-        from coli.doctor.record.machine_file import read_machine
         from coli.errors import UsageError
 
         for other in ("model", "root", "record", "deep", "measure"):
@@ -84,13 +95,13 @@ def _facts(settings: Resolved, checks: tuple[Check, ...], terminal: Terminal, ti
                     fix="the file holds what was found; leave one of them out",
                     code="usage.machine",
                 )
-        return change_facts(read_machine(Path(settings["machine"])), settings["changes"])
+        return recorded_facts(settings)
     wanted = {field for check in checks for field in check.reads} | {"versions"}
     if settings["measure"]:
         wanted.add("measured")
     if settings["model"] is not None and "backends" in wanted:
         wanted.add("stages")
-    request = _request(settings, terminal)
+    request = machine_request(settings, lambda done, total: terminal.progress("reading weights", done, total))
     if settings["record"] is None:
         return change_facts(probe_machine(request, wanted, times), settings["changes"])
     from coli.doctor.record.machine_file import write_machine
@@ -100,29 +111,6 @@ def _facts(settings: Resolved, checks: tuple[Check, ...], terminal: Terminal, ti
         facts = probe_machine(request, FIELDS, times)
     write_machine(Path(settings["record"]), facts, recorder.raw(), request.environment)
     return change_facts(facts, settings["changes"])
-
-
-def _request(settings: Resolved, terminal: Terminal) -> Request:
-    from coli.build_matrix.machine import this_machine
-    from coli.cli.session import backend_search
-    from coli.doctor.facts.machine import Request
-    from coli.paths import cache_folder, data_folder
-
-    plugins = settings["plugins"]
-    return Request(
-        settings,
-        Environment().for_tools(),
-        backend_search(settings),
-        root=Path(settings["root"] or "/").absolute(),
-        machine=this_machine(),
-        model=None if settings["model"] is None else Path(settings["model"]).absolute(),
-        folders=(("cache", cache_folder()), ("data", data_folder())),
-        cache=cache_folder(),
-        plugins=None if plugins is None else tuple(plugins),
-        deep=settings["deep"],
-        measure=settings["measure"],
-        progress=lambda done, total: terminal.progress("reading weights", done, total),
-    )
 
 
 def _list(checks: tuple[Check, ...], settings: Resolved, terminal: Terminal) -> None:

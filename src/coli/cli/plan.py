@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,30 +13,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coli.cli.failure import EXIT_FAILED
+from coli.cli.machine import machine_request, recorded_facts
 from coli.cli.options import with_settings
 from coli.cli.session import backend_search, model_path
 from coli.cli.terminal import Terminal
-from coli.errors import BudgetError, UsageError
+from coli.errors import UsageError
 from coli.settings import Environment, Resolved, find
 from coli.units import render_size
 
 if TYPE_CHECKING:
-    from coli.doctor.plan.audit import AuditRow
-    from coli.doctor.plan.core import Plan
-    from coli.doctor.plan.forecast import History, Speeds
-    from coli.doctor.plan.machine import PlanMachine
+    from coli.doctor.facts.machine import MachineFacts
+    from coli.doctor.plan.opened import Opened
+    from coli.doctor.plan.planning import Audit, Planned
     from coli.doctor.plan.report import Kept, Report
-    from coli.doctor.plan.subject import Subject
-    from coli.engine.ledger import Item
-    from coli.engine.run_record import RunRecord
 
 __all__ = ["command"]
 
 _SETTABLE = ("context", "prefill_chunk", "ram", "vram", "gpu", "threads", "io", "backend")
 _VARIABLES = ("COLI_BACKEND_PATH", "COLI_PLUGINS", "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES")
 _MIB = 1 << 20
-# What a driver and its context take of the RAM, until a run of this model has measured it.
-_DRIVER_BYTES = 400 << 20
 
 
 @click.command("plan")
@@ -46,155 +42,94 @@ def command(settings: Resolved) -> int:
 
     Exit code 4 when it does not fit; with --audit 1 when the last run took more than was planned.
     """
-    from coli.doctor.plan.subject import read_subject
-    from coli.engine.host_cpu import default_threads
+    from coli.doctor.facts.settings import run_options
+    from coli.doctor.plan.machine import machine_of
+    from coli.doctor.plan.opened import open_subject
+    from coli.doctor.plan.planning import audit_run, plan_subject
+    from coli.doctor.plan.report import plan_document
 
-    threads = settings["threads"] or default_threads()
-    path = Path(model_path(settings))
     search = backend_search(settings)
     if settings["machine"] is not None:  # whose card is no card of this one
         search = replace(search, gpu=None)
-    subject = read_subject(path, search=search, plugins=settings["plugins"])
-    _require_read(settings, subject)
-    machine = _machine(settings, subject, threads)
+    given = [f"--{name}" for name in ("ram", "vram", "gpu") if settings[name] not in (None, "none")]
+    opened = open_subject(Path(model_path(settings)), search=search, plugins=settings["plugins"], given=given)
+    facts = _facts(settings, opened)
+    machine = machine_of(facts, settings["threads"], settings["gpu"])
+    terminal = Terminal.from_settings(sys.stdout, settings)
     if settings["audit"]:
-        return _audit(settings, subject, machine)
-    report = _report(settings, subject, machine)
-    from coli.doctor.plan.report import plan_document
-
+        if facts.last_run is None:
+            raise UsageError(
+                opened.subject.path,
+                "no run of this model is on record",
+                fix=f"coli run {shlex.quote(opened.subject.path)} ..., then audit",
+                code="plan.no-run",
+            )
+        audit = audit_run(opened.subject, machine, facts.last_run)
+        _show_audit(opened.subject.path, audit, settings, terminal)
+        return EXIT_FAILED if any(row.verdict == "above" for row in audit.rows) else 0
+    planned = plan_subject(opened.subject, machine, run_options(settings), facts.last_run)
+    report = _report(settings, opened, planned)
     document = plan_document(report)
     if settings["json"]:
         click.echo(json.dumps(document, ensure_ascii=False, indent=2))
     else:
-        _show(document, report, Terminal.from_settings(sys.stdout, settings))
+        _show(document, report, terminal)
     return 0
 
 
-def _require_read(settings: Resolved, subject: Subject) -> None:
-    from coli.families.options import require_read
+def _facts(settings: Resolved, opened: Opened) -> MachineFacts:
+    """Return the machine of `--machine`, or this one, whose devices and backends the loader saw.
 
-    given = [f"--{name}" for name in ("ram", "vram", "gpu") if settings[name] not in (None, "none")]
-    require_read(subject.resolution.descriptor, given)
-
-
-def _machine(settings: Resolved, subject: Subject, threads: int) -> PlanMachine:
-    from coli.doctor.plan.machine import machine_of, probe_machine, read_plan_facts
+    Of another or a changed machine the question is what it could do, so no library has to be there for its GPU.
+    """
+    from coli.doctor.facts.machine import probe_machine
+    from coli.doctor.plan.machine import FIELDS
+    from coli.doctor.record.changes import change_facts
 
     if settings["machine"] is not None:
-        name, facts = read_plan_facts(Path(settings["machine"]))
-        return machine_of(name, facts, settings["threads"], settings["gpu"])
-    return probe_machine(subject.path, threads, subject.resident_bytes, subject.loaded)
+        # The run that is on record there may be of another model.
+        return replace(recorded_facts(settings), last_run=None, backends=None)
+    trace = opened.loaded.trace
+    facts = probe_machine(machine_request(settings), [field for field in FIELDS if field != "devices"])
+    kept = None if settings["changes"] else trace
+    return change_facts(replace(facts, devices=trace.devices, backends=kept), settings["changes"])
 
 
-def _basis(settings: Resolved, subject: Subject, machine: PlanMachine, limit_bytes: int) -> list[Item]:
-    available = machine.memory.available_bytes.value
-    driver = None
-    if machine.device is not None:
-        record = None if settings["machine"] else _record(subject)
-        driver = _DRIVER_BYTES if record is None else _driver_bytes(record)
-    return subject.basis(machine.threads, settings["io"], available, limit_bytes, driver)
-
-
-def _speeds(settings: Resolved, subject: Subject, machine: PlanMachine, limit_bytes: int) -> Speeds:
-    available = machine.memory.available_bytes.value
-    cached = subject.page_cached(settings["io"], available, limit_bytes)
-    return machine.speeds.with_page_cache() if cached else machine.speeds
-
-
-def _driver_bytes(record: RunRecord) -> int:
-    """Return what the driver took of the RAM in the last run: it shows only once a context is there."""
-    from coli.engine.budget import driver_item
-
-    items = record.tiers.get("ram", {}).get("items", ())
-    return next((int(item["bytes"]) for item in items if item["name"] == driver_item(0).name), _DRIVER_BYTES)
-
-
-def _plan(settings: Resolved, subject: Subject, machine: PlanMachine, record: RunRecord | None) -> Plan:
-    from coli.doctor.plan.budgets import decide_budgets
-    from coli.doctor.plan.core import decide_plan, least_ram_bytes
-
-    demand = subject.demand
-    budgets = decide_budgets(
-        machine.memory,
-        machine.device,
-        resident=machine.resident_bytes,
-        ram=settings["ram"],
-        vram=settings["vram"],
-    )
-    given = settings["context"] if settings.origin("context").kind != "default" else None
-    most = subject.resolution.context
-    if given is not None and most is not None and given > most:
-        raise UsageError(
-            "--ctx", "it must fit the model", observed=str(given), expected=f"1 to {most}", code="usage.context"
-        )
-    basis = _basis(settings, subject, machine, budgets.ram.limit_bytes)
-    try:
-        return decide_plan(
-            basis,
-            demand,
-            budgets,
-            _speeds(settings, subject, machine, budgets.ram.limit_bytes),
-            context=given,
-            most_context=most,
-            most_chunk=settings["prefill_chunk"],
-            history=_history(record),
-        )
-    except BudgetError as error:
-        least = -(-least_ram_bytes(basis, demand) // _MIB)
-        raise BudgetError(
-            error.subject,
-            error.rule,
-            observed=error.observed,
-            expected=error.expected,
-            fix=f"--ram {least}MiB or more runs it, with a context of 512 and prompts token by token",
-            code=error.code,
-        ) from None
-
-
-def _history(record: RunRecord | None) -> History | None:
-    """Return the hit rate of the last run, where it says something: the cache was smaller than the model, and used."""
-    from coli.doctor.plan.forecast import History
-
-    if record is None or record.expert_slabs >= record.experts:
-        return None
-    calls = record.expert_hits + record.expert_misses
-    if calls <= 10 * record.expert_slabs:
-        return None
-    return History(record.expert_slabs / record.experts, record.expert_hits / calls)
-
-
-def _report(settings: Resolved, subject: Subject, machine: PlanMachine) -> Report:
+def _report(settings: Resolved, opened: Opened, planned: Planned) -> Report:
     from coli.doctor.plan.report import Report
     from coli.doctor.plan.sensitivity import changes
 
-    record = None if settings["machine"] else _record(subject)
-    plan = _plan(settings, subject, machine, record)
-    limit = plan.budgets.ram.limit_bytes
-    basis = _basis(settings, subject, machine, limit)
-    speeds = _speeds(settings, subject, machine, limit)
+    subject, machine = planned.subject, planned.machine
     return Report(
-        model=str(subject.path),
-        family=f"{subject.resolution.descriptor.id} ({subject.resolution.name})",
+        model=subject.path,
+        family=subject.family,
         machine=machine.name,
         threads=machine.threads,
-        backend=subject.loaded.name,
+        backend=opened.loaded.name,
         device=machine.device.name if machine.device else None,
-        plan=plan,
+        plan=planned.plan,
         demand=subject.demand,
         kept=_kept(settings),
-        argv=_argv(settings, subject, machine, plan),
+        argv=_argv(settings, planned),
         environment={} if settings["machine"] else _environment(),
-        changes=changes(plan, basis, subject.demand, speeds, threads=machine.threads, history=_history(record)),
-        notes=_notes(subject, machine),
+        changes=changes(
+            planned.plan,
+            planned.basis,
+            subject.demand,
+            planned.speeds,
+            threads=machine.threads,
+            history=planned.history,
+        ),
+        notes=_notes(planned),
     )
 
 
-def _notes(subject: Subject, machine: PlanMachine) -> tuple[str, ...]:
+def _notes(planned: Planned) -> tuple[str, ...]:
     notes = []
-    if machine.device is not None and subject.demand.device:
+    if planned.plan.budgets.vram is not None and planned.subject.demand.device:
         notes.append("what is left of the card stays empty: a prefill bank and copies of experts need a later version")
-    if not machine.speeds.measured:
-        measure = f"`coli doctor {shlex.quote(str(subject.path))} --measure`"
+    if not planned.machine.speeds.measured:
+        measure = f"`coli doctor {shlex.quote(planned.subject.path)} --measure`"
         notes.append(f"the forecast rests on guesses or rated values: {measure}, on that machine, measures")
     return tuple(notes)
 
@@ -211,12 +146,13 @@ def _kept(settings: Resolved) -> tuple[Kept, ...]:
     return tuple(found)
 
 
-def _argv(settings: Resolved, subject: Subject, machine: PlanMachine, plan: Plan) -> tuple[str, ...]:
+def _argv(settings: Resolved, planned: Planned) -> tuple[str, ...]:
     """Return the command that runs the model as planned."""
+    subject, machine, plan = planned.subject, planned.machine, planned.plan
     best = plan.best
     limit = plan.budgets.ram.limit_bytes
     ram = f"{limit // _MIB}MiB" if limit % _MIB == 0 else f"{limit}B"
-    words = ["coli", "run", str(subject.path), "--ctx", str(best.choice.context), "--prefill-chunk", str(best.chunk)]
+    words = ["coli", "run", subject.path, "--ctx", str(best.choice.context), "--prefill-chunk", str(best.chunk)]
     words += ["--ram", ram, "--threads", str(machine.threads)]
     if plan.budgets.vram is not None:
         # What was planned, not the limit: the run may then copy nothing that the plan did not count.
@@ -234,44 +170,12 @@ def _environment() -> dict[str, str]:
     return {name: variables[name] for name in _VARIABLES if name in variables}
 
 
-def _record(subject: Subject) -> RunRecord | None:
-    from coli.engine.run_record import read_run_record
-    from coli.paths import data_folder
-
-    return read_run_record(data_folder() / "runs", subject.path)
-
-
-def _audit(settings: Resolved, subject: Subject, machine: PlanMachine) -> int:
-    from coli.doctor.plan.audit import audit_rows
-    from coli.doctor.plan.budgets import Budgets, TierBudget
-    from coli.doctor.plan.core import Choice, place
-
-    record = _record(subject)
-    if record is None:
-        raise UsageError(
-            str(subject.path),
-            "no run of this model is on record",
-            fix=f"coli run {shlex.quote(str(subject.path))} ..., then audit",
-            code="plan.no-run",
-        )
-    # Planned again with what the run was given: the audit is of the arithmetic, not of the choices.
-    limits = {tier: int(report["limit_bytes"] or 0) for tier, report in record.tiers.items()}
-    budgets = Budgets(
-        TierBudget("ram", None, None, 0, limits.get("ram", 0), "the run's limit"),
-        TierBudget("vram", None, None, 0, limits["vram"], "the run's limit") if "vram" in limits else None,
-    )
-    groups = tuple(group.name for group in subject.demand.device) if limits.get("vram") else ()
-    driver = _driver_bytes(record) if "vram" in limits else None
-    basis = subject.basis(record.threads, record.io, None, limits.get("ram", 0), driver)
-    speeds = _speeds(settings, subject, machine, limits.get("ram", 0))
-    placement = place(basis, subject.demand, budgets, speeds, Choice(record.context, record.prefill_chunk, groups))
-    rows = audit_rows({tier: placement.nbytes(tier) for tier in limits}, record)
-    speed = record.decoded.tokens / record.decoded.seconds if record.decoded.seconds > 0 else None
-    forecast = placement.forecast
+def _show_audit(path: str, audit: Audit, settings: Resolved, terminal: Terminal) -> None:
+    record, forecast, speed = audit.record, audit.placement.forecast, audit.tokens_per_s
     if settings["json"]:
         document: dict[str, Any] = {
             "schema": "coli.plan/1",
-            "model": str(subject.path),
+            "model": path,
             "audit": [
                 {
                     "tier": row.tier,
@@ -280,21 +184,12 @@ def _audit(settings: Resolved, subject: Subject, machine: PlanMachine) -> int:
                     "measured_bytes": row.measured_bytes,
                     "verdict": row.verdict,
                 }
-                for row in rows
+                for row in audit.rows
             ],
             "forecast": {"low": forecast.low, "high": forecast.high, "measured_tokens_per_s": speed},
         }
         click.echo(json.dumps(document, ensure_ascii=False, indent=2))
-    else:
-        _show_audit(rows, record, Terminal.from_settings(sys.stdout, settings))
-        if speed is not None:
-            Terminal.from_settings(sys.stdout, settings).line(
-                f"decode: {speed:.2f} tokens/s in the run, {forecast.low:.2f} to {forecast.high:.2f} in the forecast"
-            )
-    return EXIT_FAILED if any(row.verdict == "above" for row in rows) else 0
-
-
-def _show_audit(rows: tuple[AuditRow, ...], record: RunRecord, terminal: Terminal) -> None:
+        return
     terminal.line(f"last run: context {record.context}, chunk {record.prefill_chunk}, {record.threads} threads")
     terminal.table(
         ("tier", "planned", "reserved by the run", "measured", "difference", "verdict"),
@@ -307,10 +202,14 @@ def _show_audit(rows: tuple[AuditRow, ...], record: RunRecord, terminal: Termina
                 f"{row.difference_bytes / _MIB:+.1f}MiB",
                 {"below": "below: the run did not fill its caches"}.get(row.verdict, row.verdict),
             )
-            for row in rows
+            for row in audit.rows
         ],
         numeric=frozenset(("planned", "reserved by the run", "measured", "difference")),
     )
+    if speed is not None:
+        terminal.line(
+            f"decode: {speed:.2f} tokens/s in the run, {forecast.low:.2f} to {forecast.high:.2f} in the forecast"
+        )
 
 
 def _show(document: dict[str, Any], report: Report, terminal: Terminal) -> None:
@@ -325,12 +224,13 @@ def _show(document: dict[str, Any], report: Report, terminal: Terminal) -> None:
         ]
     )
     for tier in document["tiers"]:
-        drawn, legend = bar(tier)
+        shown = f"{render_size(tier['planned_bytes'])} of {render_size(tier['limit_bytes'])}"
+        drawn, legend = bar(tier, min(60, max(20, terminal.width - len(shown) - 8)))
         terminal.line()
-        planned, limit = render_size(tier["planned_bytes"]), render_size(tier["limit_bytes"])
-        terminal.line(f"{tier['tier'].upper():4} {drawn} {planned} of {limit}")
-        terminal.line(f"     {legend}")
-        terminal.line(f"     {_whole(tier)}")
+        terminal.line(f"{tier['tier'].upper():4} {drawn} {shown}")
+        for text in (legend, _whole(tier)):
+            for line in textwrap.wrap(text, terminal.width - 5, break_long_words=False):
+                terminal.line(f"     {line}")
     rows = [
         (
             tier["tier"],
@@ -365,7 +265,16 @@ def _show(document: dict[str, Any], report: Report, terminal: Terminal) -> None:
         ("command", " ".join([*_assignments(document["environment"]), shlex.join(document["argv"])])),
     ]
     lines += [("note", text) for text in document["notes"]]
-    terminal.facts(lines)
+    width = terminal.width - max(len(name) for name, _ in lines) - 2
+    # A command is copied: it stays one line.
+    terminal.facts((name, value if name == "command" else _wrapped(value, width)) for name, value in lines)
+
+
+def _wrapped(text: str, width: int) -> str:
+    parts = [
+        textwrap.wrap(line, max(20, width), break_long_words=False, break_on_hyphens=False) for line in text.split("\n")
+    ]
+    return "\n".join(line for part in parts for line in part)
 
 
 def _assignments(environment: dict[str, str]) -> list[str]:
@@ -373,13 +282,17 @@ def _assignments(environment: dict[str, str]) -> list[str]:
 
 
 def _whole(tier: dict[str, Any]) -> str:
-    if tier["total_bytes"] is None or tier["free_bytes"] is None:
-        return str(tier["why"])
-    return (
-        f"{render_size(tier['total_bytes'])} in all, {render_size(tier['free_bytes'])} free, "
-        f"{render_size(tier['others_bytes'])} held by {tier['held_by']}; "
-        f"{render_size(tier['left_free_bytes'])} stays free ({tier['why']})"
-    )
+    """Say what the whole of a tier consists of."""
+    limit = f"{render_size(tier['limit_bytes'])} to fill ({tier['why']})"
+    if tier["others_bytes"] is None:
+        return limit
+    parts = []
+    if tier["others_bytes"]:
+        parts.append(f"{render_size(tier['others_bytes'])} held by {tier['held_by']}")
+    if tier["context_bytes"]:
+        parts.append(f"{render_size(tier['context_bytes'])} for the driver's context")
+    parts += [f"{render_size(tier['left_free_bytes'])} left free", limit]
+    return f"{render_size(tier['total_bytes'])} in all: {', '.join(parts)}"
 
 
 def _size(entry: dict[str, Any]) -> str:

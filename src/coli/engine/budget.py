@@ -5,7 +5,7 @@ Pure Python: no numpy, no extension.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,7 @@ from coli.engine.ledger import Grant, Item, Ledger
 __all__ = [
     "Demand",
     "DeviceGroup",
+    "Product",
     "Traffic",
     "basis_items",
     "driver_item",
@@ -23,6 +24,7 @@ __all__ = [
     "fit_items",
     "reserve_all",
     "reserve_resident",
+    "vocabulary_of",
 ]
 
 # Logits in float32 and what sampling makes of them in float64 (values, order, probabilities, sums), per vocabulary
@@ -46,6 +48,18 @@ class Traffic:
 
 
 @dataclass(frozen=True)
+class Product:
+    """A resident weight, and the stage that multiplies by it.
+
+    ``copy``: the item of its copy on a device, None where no device serves such a weight.
+    """
+
+    name: str
+    stage: str
+    copy: Item | None
+
+
+@dataclass(frozen=True)
 class DeviceGroup:
     """Items that may lie in device memory for one purpose.
 
@@ -64,11 +78,15 @@ class Demand:
 
     ``items(context, chunk)``: what the engine reserves in RAM, in its order, the elastic expert cache last.
     ``device``: what may lie in device memory, in order of preference: the engine fills group after group.
+    ``products``: every resident weight that a stage multiplies by. ``idle_stages``: those of the family's stages that
+    this geometry never calls.
     """
 
     items: Callable[[int, int], Sequence[Item]]
     traffic: Traffic
     device: tuple[DeviceGroup, ...] = ()
+    products: tuple[Product, ...] = ()
+    idle_stages: frozenset[str] = frozenset()
 
     @property
     def device_bytes(self) -> int:
@@ -90,6 +108,12 @@ def basis_items(
         Item("logits and sampling", "ram", vocabulary * _BYTES_PER_LOGIT),
         *([] if direct_readers is None else [direct_item(direct_readers)]),
     ]
+
+
+def vocabulary_of(config: Mapping[str, object]) -> int:
+    """Return the width of the logits from a text config; 0 for a value that the engine is going to refuse."""
+    value = config.get("vocab_size")
+    return value if isinstance(value, int) and 0 < value < 2**31 else 0
 
 
 def fit_items(ledger: Ledger, items: Callable[[int], Sequence[Item]], most: int) -> tuple[int, list[Item]]:

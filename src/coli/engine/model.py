@@ -19,7 +19,7 @@ from coli.backends.abi.structs import workspace_bytes
 from coli.backends.candidates import default_search
 from coli.backends.dispatch import DeviceMemory, Dispatcher, Fallback
 from coli.backends.loader import Loaded, load
-from coli.engine.budget import basis_items, driver_item
+from coli.engine.budget import basis_items, driver_item, vocabulary_of
 from coli.engine.checkpoint import Checkpoint
 from coli.engine.device_memory import vram_budget_bytes
 from coli.engine.direct import decide_io
@@ -45,7 +45,7 @@ from coli.units import parse_size
 if TYPE_CHECKING:
     from coli.backends.candidates import Search
 
-__all__ = ["Model", "open_model", "open_tokenizer", "tensor_bytes", "vocabulary_of"]
+__all__ = ["Model", "open_model", "open_tokenizer", "tensor_bytes"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -341,7 +341,7 @@ def open_model(
         limit, notes = decide_limit(ram, memory, runtime)
         ledger = Ledger({"ram": limit})
         direct = decide_io(io, tensor_bytes(checkpoint), memory.available_bytes.value, limit) == "direct"
-        for item in basis_items(runtime, workspace, vocabulary_of(resolution), READERS if direct else None):
+        for item in basis_items(runtime, workspace, vocabulary_of(resolution.text), READERS if direct else None):
             ledger.reserve(item)
         if direct:
             checkpoint.read_directly(None if tell is None else lambda reason: tell(Fallback("reads", "direct", reason)))
@@ -389,12 +389,6 @@ def _require_count(option: str, value: Any) -> None:
         raise UsageError(
             option, "it must be a whole number, 1 or more", observed=repr(value), code=f"usage.{option.strip('-')}"
         )
-
-
-def vocabulary_of(resolution: Resolution) -> int:
-    """Return the width of the logits; 0 for a value that the engine is going to refuse."""
-    value = resolution.text.get("vocab_size")
-    return value if isinstance(value, int) and 0 < value < 2**31 else 0
 
 
 def _context(context: int | None, resolution: Resolution) -> int:

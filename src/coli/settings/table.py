@@ -94,7 +94,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--threads",
         "COLI_THREADS",
         "threads",
-        _ENGINE,
+        (*_ENGINE, "doctor"),
         unset="the cores this process may use",
     ),
     Setting(
@@ -105,7 +105,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--ctx",
         "COLI_CTX",
         "context",
-        _ENGINE,
+        (*_ENGINE, "doctor"),
     ),
     Setting(
         "prefill_chunk",
@@ -115,7 +115,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--prefill-chunk",
         "COLI_PREFILL_CHUNK",
         "prefill_chunk",
-        _ENGINE,
+        (*_ENGINE, "doctor"),
     ),
     Setting(
         "ram",
@@ -125,7 +125,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--ram",
         "COLI_RAM",
         "ram",
-        _ENGINE,
+        (*_ENGINE, "doctor"),
         unset="what is available",
     ),
     Setting(
@@ -136,7 +136,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--io",
         "COLI_IO",
         "io",
-        _ENGINE,
+        (*_ENGINE, "doctor"),
     ),
     Setting(
         "vram",
@@ -146,7 +146,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--vram",
         "COLI_VRAM",
         "vram",
-        _ENGINE,
+        (*_ENGINE, "doctor"),
         unset="what is free, less a reserve",
     ),
     Setting(
@@ -409,7 +409,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--set",
         None,
         None,
-        _DOCTOR,
+        ("doctor", "plan"),
     ),
     Setting("html", PATH, None, "Also write the report as one page to this file.", "--html", None, None, _DOCTOR),
     Setting("verbose", FLAG, False, "Show the evidence of every finding.", "-v, --verbose", None, None, _DOCTOR),

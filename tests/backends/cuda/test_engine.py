@@ -16,11 +16,23 @@ from stubs import write_manifest
 import coli
 from coli.backends.candidates import Search
 from coli.backends.dispatch import Fallback
+from coli.backends.loader import survey
+from coli.doctor.checks import budget
+from coli.doctor.checks.gpu import gpu_check
+from coli.doctor.checks.graph import run_checks
+from coli.doctor.facts.checkpoint import probe_checkpoint
+from coli.doctor.facts.cpu import probe_cpu
+from coli.doctor.facts.machine import MachineFacts
+from coli.doctor.facts.memory import probe_memory
+from coli.doctor.facts.settings import RunOptions, SettingsFacts
 from coli.doctor.plan.budgets import Budgets, TierBudget
 from coli.doctor.plan.core import Choice, place
-from coli.doctor.plan.machine import probe_machine
-from coli.doctor.plan.subject import read_subject
+from coli.doctor.plan.machine import machine_of
+from coli.doctor.plan.of_facts import stages_of
+from coli.doctor.plan.opened import open_subject
+from coli.doctor.report.document import Report
 from coli.errors import BackendRefused
+from coli.families.registry import Registry
 
 SERVED = {"matmul_bf16", "matmul_fp8", "matmul_fp4"}
 RTX_3080 = "8.6,10240,0,1,NVIDIA GeForce RTX 3080"
@@ -92,8 +104,9 @@ def test_what_does_not_fit_is_served_by_the_cpu(cuda: Search, oracle_path: Path,
 def test_a_plan_copies_what_the_engine_does(cuda: Search, oracle_path: Path, limit: int) -> None:
     with coli.open(oracle_path, threads=1, context=64, search=cuda, ram="1GiB", vram=limit) as model:
         memory = model.facts()["memory"]
-    subject = read_subject(oracle_path, search=cuda, plugins=None)
-    machine = probe_machine(oracle_path, 1, subject.resident_bytes, subject.loaded)
+    subject, loaded = open_subject(oracle_path, search=cuda, plugins=None)
+    facts = MachineFacts(memory=probe_memory(), cpu=probe_cpu(), devices=loaded.trace.devices, backends=loaded.trace)
+    machine = machine_of(facts, 1)
     assert machine.device is not None and machine.device.name == "NVIDIA GeForce RTX 3080"
     assert machine.device.total_bytes == 10240 << 20
     tiers = [TierBudget(name, None, None, 0, nbytes, "") for name, nbytes in (("ram", 1 << 30), ("vram", limit))]
@@ -103,6 +116,40 @@ def test_a_plan_copies_what_the_engine_does(cuda: Search, oracle_path: Path, lim
     assert placement.nbytes("vram") == memory["vram_reserved_bytes"]
     names = [item["name"] for item in memory["items"]]
     assert [grant.item.name for grant in placement.of("ram")] == names
+
+
+@pytest.mark.parametrize("limit", [0, 100_000, 32 << 20])
+def test_the_doctor_predicts_where_a_run_computes(cuda: Search, oracle_path: Path, limit: int) -> None:
+    """For each stage and backend, with all, some and none of the weights on the device."""
+    ids = list(range(1, 40))
+    with coli.open(oracle_path, threads=1, context=64, search=cuda, vram=limit) as model:
+        model.logits(ids)
+        ran = {(row["stage"], row["backend"]) for row in model.stage_rows()}
+        held = model.facts()["memory"]["uploads"][0]["weights"]
+    trace = survey(cuda)
+    facts = MachineFacts(
+        memory=probe_memory(),
+        cpu=probe_cpu(),
+        devices=trace.devices,
+        backends=trace,
+        checkpoint=probe_checkpoint(oracle_path),
+        stages=Registry.load().get("deepseek_v4").descriptor.stages,
+        settings=SettingsFacts(run=RunOptions(context=64, vram_bytes=limit, threads=1)),
+    )
+    predicted = stages_of(facts)
+    assert {(row.stage, row.backend) for row in predicted} == ran
+    on_device = [row for row in predicted if row.backend == "cuda"]
+    assert sum(row.weights or 0 for row in on_device) == held
+    report = Report(run_checks([*budget.CHECKS, gpu_check("0")], facts), facts, predicted)
+    findings = {finding.code: finding for row in report.rows for finding in row.findings}
+    assert ("budget.gpu" in findings, "budget.gpu-idle" in findings) == (held > 0, held == 0)
+    assert "gpu.used" in findings
+    # The reason stands beside each stage that the CPU serves though the library has it.
+    assert all(
+        "no room on NVIDIA GeForce RTX 3080" in row.why
+        for row in predicted
+        if row.stage in SERVED and row not in on_device
+    )
 
 
 def test_a_gpu_that_was_asked_for_and_is_not_there(cuda: Search, oracle_path: Path) -> None:

@@ -9,7 +9,8 @@ from engine.sparse_flash import flash_config, flash_sizes
 
 from coli.doctor.plan.budgets import decide_budgets
 from coli.doctor.plan.core import Placement, decide_plan
-from coli.doctor.plan.machine import machine_of, read_plan_facts
+from coli.doctor.plan.machine import machine_of
+from coli.doctor.record.machine_file import read_machine
 from coli.engine.budget import Demand, basis_items
 from coli.families.deepseek_v4.demand import demand
 
@@ -31,8 +32,7 @@ def published_rate(path: Path) -> tuple[float, float]:
 
 def plan_published(path: Path, flash: Demand, *, card: bool = True) -> tuple[str, Placement]:
     """Return the machine's name and the plan for a context of 4096. ``card`` False leaves its card alone."""
-    name, facts = read_plan_facts(path)
-    machine = machine_of(name, facts, gpu=None if card else "none")
+    machine = machine_of(read_machine(path), gpu=None if card else "none")
     plan = decide_plan(
         basis_items(100 << 20, 32 << 20, 129280),
         flash,
@@ -42,4 +42,4 @@ def plan_published(path: Path, flash: Demand, *, card: bool = True) -> tuple[str
         most_context=1 << 20,
         most_chunk=128,
     )
-    return name, plan.best
+    return machine.name, plan.best

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from engine.sparse_flash import flash_config, flash_sizes
 
 from coli.backends.devices.facts import Fact
 from coli.doctor.facts.measure import DiskRead, Measured
 from coli.doctor.plan.forecast import History, Placed, Range, Speeds, forecast, hit_rates
-from coli.doctor.plan.machine import machine_of, read_plan_facts
+from coli.doctor.plan.machine import machine_of
 from coli.doctor.plan.speeds import decide_speeds
+from coli.doctor.record.machine_file import read_machine
 from coli.engine.budget import Demand, Traffic
 from coli.engine.store import READERS
 from coli.errors import UsageError
-from coli.families.deepseek_v4.config import Geometry
-from coli.families.deepseek_v4.demand import dense_groups
 
 from .published import PUBLISHED, flash_demand, plan_published, published_rate
 
@@ -87,11 +85,10 @@ def test_what_was_measured_goes_before_what_is_rated_and_that_before_a_guess() -
 
 
 def test_the_flash_of_the_plan_is_the_one_that_was_released(flash: Demand) -> None:
-    geometry = Geometry.from_config(flash_config())
     *_, cache = flash.items(4096, 128)
     assert cache.nbytes == 13_369_344
     assert round(256 * cache.nbytes / 2**30, 2) == 3.19
-    head = dense_groups(geometry, flash_sizes())[1].items[0].nbytes
+    head = flash.device[1].items[0].nbytes
     assert round(head / 2**30, 2) == 0.99
     # 6.27 GiB with the small vectors, which are float32 in memory.
     assert 6.2 <= (flash.traffic.dense_bytes - head) / 2**30 <= 6.28
@@ -116,21 +113,18 @@ def test_where_the_page_cache_may_answer_only_the_hopeful_end_is_faster() -> Non
 
 
 def test_a_recorded_machine_is_read_with_its_threads_and_card() -> None:
-    name, facts = read_plan_facts(next(path for path in PUBLISHED if "5080" in path.name))
-    machine = machine_of(name, facts)
+    facts = read_machine(next(path for path in PUBLISHED if "5080" in path.name))
+    machine = machine_of(facts)
     assert (machine.threads, machine.memory.total_bytes.value) == (12, 32 << 30)
     assert machine.device is not None
     assert (machine.device.name, machine.device.free_bytes) == ("NVIDIA GeForce RTX 5080", 15800 << 20)
-    assert machine_of(name, facts, gpu="none").device is None
-    assert machine_of(name, facts, threads=3).threads == 3
+    assert machine_of(facts, gpu="none").device is None
+    assert machine_of(facts, threads=3).threads == 3
     with pytest.raises(UsageError, match="--gpu"):
-        machine_of(name, facts, gpu="7")
+        machine_of(facts, gpu="7")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"schema": "coli.machine/1"}', '{"schema": "coli.machine/1", "facts": {}}']
-)
-def test_a_file_that_is_no_machine_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "m.json").write_text(text, "utf-8")
-    with pytest.raises(UsageError, match="machine"):
-        read_plan_facts(tmp_path / "m.json")
+def test_a_machine_of_which_too_little_is_known_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.json").write_text('{"schema": "coli.machine/1", "facts": {"name": "half of one"}}', "utf-8")
+    with pytest.raises(UsageError, match=r"half of one.*needs its memory"):
+        machine_of(read_machine(tmp_path / "m.json"))

@@ -26,7 +26,7 @@ def report() -> Report:
         Traffic(100, 2, 10),
         groups,
     )
-    tiers = TierBudget("ram", 1000, 700, 100, 400, "a test", "others"), TierBudget("vram", 90, 80, 5, 75, "a test")
+    tiers = TierBudget("ram", 1000, 700, 300, 400, "a test", "others"), TierBudget("vram", 90, 80, 5, 75, "a test")
     budgets = Budgets(*tiers, notes=("a note",))
     basis, speeds = [Item("runtime", "ram", 50)], decide_speeds(2, device=True)
     plan = decide_plan(basis, demand, budgets, speeds, context=512, most_context=1024, most_chunk=8)
