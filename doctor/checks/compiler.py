@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from coli.build_matrix.choose import ChosenToolkit
 from coli.build_matrix.compilers import accepted, glibc_known_to, host_bounds, newest_accepted
 from coli.build_matrix.matrix import load_matrix
-from coli.build_matrix.version import Version
+from coli.build_matrix.toolkits import Toolkit
 from coli.doctor.checks.commands import install_compiler
 from coli.doctor.checks.finding import Check, Evidence, Finding, not_known, seen
+from coli.doctor.checks.toolkit import take_toolkit
 from coli.doctor.facts.machine import MachineFacts
 
 __all__ = ["CHECKS"]
@@ -36,7 +38,7 @@ def _compiler(facts: MachineFacts) -> Iterator[Finding]:
     if not usable:
         yield Finding("compiler.found", "ok", shown, (Evidence(shown, "PATH"),))
         return
-    toolkit = max(usable, key=lambda one: one.version or Version(0, 0))
+    toolkit = _taken(facts, usable)
     bounds = host_bounds(toolkit, matrix)
     best = newest_accepted(compilers, bounds, matrix.minimum_compiler)
     if best is None:
@@ -56,6 +58,12 @@ def _compiler(facts: MachineFacts) -> Iterator[Finding]:
     )
 
 
+def _taken(facts: MachineFacts, usable: Sequence[Toolkit]) -> Toolkit:
+    """Return the toolkit that a build takes: its bounds count, not those of a newer one beside it."""
+    taken = take_toolkit(facts)
+    return taken.toolkit if isinstance(taken, ChosenToolkit) else usable[0]
+
+
 def _glibc(facts: MachineFacts) -> Iterator[Finding]:
     usable = [toolkit for toolkit in facts.toolkits or () if toolkit.usable]
     if facts.compilers is None or not usable:
@@ -71,7 +79,7 @@ def _glibc(facts: MachineFacts) -> Iterator[Finding]:
         known = glibc_known_to(clashing[0], matrix)
         yield Finding(
             "compiler.glibc-clash",
-            "note" if len(clashing) < len(usable) else "warn",
+            "warn" if _taken(facts, usable) in clashing else "note",
             f"glibc {glibc.value.short} is newer than {known.short}, the newest that {clashing[0].label} knows",
             (seen(glibc.value.short, glibc),),
             fix="use a newer toolkit",
@@ -86,9 +94,9 @@ CHECKS = (
     Check(
         "compiler.host",
         (),
-        ("compilers", "toolkits", "system", "settings"),
+        ("compilers", "toolkits", "devices", "system", "settings"),
         "whether a C++ compiler is there that the toolkit accepts",
         _compiler,
     ),
-    Check("compiler.glibc", ("compiler.host",), ("compilers", "toolkits"), "whether the C library fits", _glibc),
+    Check("compiler.glibc", ("compiler.host",), ("compilers", "toolkits", "devices"), "whether the C library fits", _glibc),
 )

@@ -7,16 +7,26 @@ from collections.abc import Iterator
 from coli.backends.devices import select_devices
 from coli.backends.targets import Target
 from coli.build_matrix.arch import supports
-from coli.build_matrix.choose import choose_toolkit
+from coli.build_matrix.choose import ChosenToolkit, choose_toolkit
 from coli.build_matrix.matrix import load_matrix
 from coli.build_matrix.recipe import Refusal
 from coli.build_matrix.version import Version
 from coli.doctor.checks.finding import Check, Evidence, Finding, not_known
 from coli.doctor.facts.machine import MachineFacts
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "take_toolkit"]
 
 _MADE = "coli build --toolkit pypi:13.0"
+
+
+def take_toolkit(facts: MachineFacts) -> ChosenToolkit | Refusal | None:
+    """Return the toolkit that `coli build` would take without options; None where none is usable. Pure."""
+    matrix, toolkits = load_matrix(), facts.toolkits or ()
+    if not any(toolkit.usable for toolkit in toolkits):
+        return None
+    newest = facts.devices.driver.max_cuda.value if facts.devices is not None else None
+    wanted = tuple(Target(number) for number in matrix.portable_machine_code)
+    return choose_toolkit(None, toolkits, wanted, None if newest is None else Version(*newest), matrix)
 
 
 def _toolkits(facts: MachineFacts) -> Iterator[Finding]:
@@ -89,12 +99,12 @@ def _fitting(facts: MachineFacts) -> Iterator[Finding]:
     selection = select_devices(facts.devices, facts.environment)
     capabilities = [device.capability.value for device in selection.usable if device.capability.value is not None]
     newest = facts.devices.driver.max_cuda.value
-    driver = None if newest is None else Version(*newest)
     wanted = tuple(dict.fromkeys(Target(capability.number) for capability in capabilities))
     if not wanted:
         yield Finding("devices.none", "skip", "no GPU to build for")
         return
-    chosen = choose_toolkit(None, facts.toolkits or (), wanted, driver, load_matrix())
+    chosen = take_toolkit(facts)
+    assert chosen is not None  # noqa: S101  one is usable
     if isinstance(chosen, Refusal):
         yield Finding(
             f"build.{chosen.rule}",
@@ -106,13 +116,13 @@ def _fitting(facts: MachineFacts) -> Iterator[Finding]:
         )
         return
     unable = [target.name for target in wanted if not supports(chosen.version, target, load_matrix())]
-    if driver is not None and chosen.version.major > driver.major:
+    if newest is not None and chosen.version.major > newest[0]:
         yield Finding(
             "toolkit.newer-than-driver",
             "warn",
-            f"{chosen.toolkit.label} is newer than the driver, which runs CUDA up to {driver.short}",
+            f"{chosen.toolkit.label} is newer than the driver, which runs CUDA up to {newest[0]}.{newest[1]}",
             (Evidence(chosen.why, chosen.toolkit.origin),),
-            fix=f"install a newer driver, or a toolkit of CUDA {driver.major}",
+            fix=f"install a newer driver, or a toolkit of CUDA {newest[0]}",
             cost="the driver refuses what is built with it",
         )
     elif unable:

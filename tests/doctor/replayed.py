@@ -170,6 +170,7 @@ def flat(document: dict[str, Any], facts: MachineFacts, laid: Laid) -> dict[str,
         ],
         "compilers": sorted(compiler.label for compiler in facts.compilers.compilers),
         "compiler": compiler and compiler["summary"].partition(" for ")[0],
+        "build_toolkit": told["toolkit.fitting"]["summary"][14:23] if "toolkit.fitting" in told else None,
         "findings": sorted(
             f"{finding['status']} {finding['code']}"
             for row in document["checks"]
@@ -226,7 +227,7 @@ def backend(facts: MachineFacts, selection: Selection) -> dict[str, str]:
         gates = [check_driver(devices, toolkit), check_devices(selection), architecture]
         gates += [check_memory(served)] if served else []
         refusal = next((gate for gate in gates if gate.verdict != "ok"), None)
-        verdicts["{}.{}".format(*toolkit)] = "ok" if refusal is None else f"{refusal.gate}.{refusal.code}"
+        verdicts["{}.{}".format(*toolkit)] = "ok" if refusal is None else refusal.code
     return verdicts
 
 

@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
+from coli.doctor.checks.graph import choose_checks, run_checks
+from coli.doctor.checks.table import CHECKS
 from coli.doctor.facts.machine import MachineFacts
 from coli.doctor.record.plain import from_plain
 from coli.doctor.report.document import Report
-from coli.doctor.report.text import render_text
+from coli.doctor.report.text import Line, render_text
 
 from .replayed import Laid, doctor, expected, flat, lay_out, names
 from .report.test_document import SCHEMA, faults
 
 NAMES = names()
 # What every machine says, whatever else is of interest there.
-ALWAYS = {"gpus", "driver.state", "backend", "findings", "hidden", "exit"}
+ALWAYS = {"gpus", "backend", "findings", "hidden", "exit"}
 
 
 def examine(laid: Laid) -> dict[str, Any]:
@@ -31,6 +33,11 @@ def examine(laid: Laid) -> dict[str, Any]:
 
 def timeless(document: dict[str, Any]) -> str:
     return json.dumps({**document, "times": None})
+
+
+def rendered(facts: MachineFacts) -> list[Line]:
+    chosen = choose_checks(CHECKS, (), ("checkpoint",), model=facts.model is not None)
+    return render_text(Report(run_checks(chosen, facts), facts), 80, ascii=True, verbose=True)
 
 
 def test_there_are_enough_of_them() -> None:
@@ -47,17 +54,8 @@ def test_machine(name: str, tmp_path: Path) -> None:
     assert {key: found[key] for key in wanted} == wanted
     assert faults(document, SCHEMA) == []
     assert timeless(examine(laid)) == timeless(document)
-    lines = ["".join(text for text, _ in line) for line in _text(laid)]
+    lines = ["".join(text for text, _ in line) for line in rendered(facts)]
     assert [line for line in lines if not line.isascii()] == []
     # Commands are for copying and are not cut; a word that is longer than the line is not either.
     long = [line for line in lines if len(line) > 80 and " $ " not in line and len(line.split()[-1]) < 40]
     assert long == []
-
-
-def _text(laid: Laid) -> list[Any]:
-    from coli.doctor.checks.graph import choose_checks, run_checks
-    from coli.doctor.checks.table import CHECKS
-
-    facts = from_plain(examine(laid)["facts"], MachineFacts)
-    chosen = choose_checks(CHECKS, (), ("checkpoint",), model=laid.model is not None)
-    return render_text(Report(run_checks(chosen, facts), facts), 80, ascii=True, verbose=True)
