@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from coli.backends.files import is_file, is_there
+
 __all__ = ["LEVELS", "Cpu", "cpu_level", "machine_below", "missing_flags", "normal_machine"]
 
 # What a library of a level may execute beyond the baseline, as Linux spells the flags (the x86-64 psABI levels; lzcnt
@@ -72,7 +74,7 @@ def machine_below(root: Path) -> str | None:
     named = next((name for name, mark in _KINDS if re.search(mark, text, re.MULTILINE)), None)
     if named is not None:
         return named
-    return next((name for loader, name in _LOADERS.items() if (root / loader).exists()), None)
+    return next((name for loader, name in _LOADERS.items() if is_there(root / loader)), None)
 
 
 def missing_flags(cpu: Cpu, level: str) -> tuple[str, ...] | None:
@@ -86,7 +88,7 @@ def missing_flags(cpu: Cpu, level: str) -> tuple[str, ...] | None:
 def _cpuinfo(root: Path) -> str | None:
     path = root / "proc/cpuinfo"
     try:
-        if not path.is_file():  # in a recorded tree it may be anything: a FIFO would be waited for
+        if not is_file(path):  # in a recorded tree it may be anything: a FIFO would be waited for
             return None
         with path.open(encoding="utf-8", errors="replace") as file:
             return file.read(16 << 20)

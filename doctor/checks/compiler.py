@@ -98,5 +98,7 @@ CHECKS = (
         "whether a C++ compiler is there that the toolkit accepts",
         _compiler,
     ),
-    Check("compiler.glibc", ("compiler.host",), ("compilers", "toolkits", "devices"), "whether the C library fits", _glibc),
+    Check(
+        "compiler.glibc", ("compiler.host",), ("compilers", "toolkits", "devices"), "whether the C library fits", _glibc
+    ),
 )

@@ -1,4 +1,4 @@
-"""Every machine of tests/machines through the whole `coli doctor`, against what was written down from its raw inputs."""
+"""Every machine of tests/machines through the whole `coli doctor`, against what its raw inputs say, written by hand."""
 
 from __future__ import annotations
 
