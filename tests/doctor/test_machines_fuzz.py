@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import shlex
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -142,12 +145,12 @@ def invented(root: Path, draw: random.Random) -> Laid:
     return laid
 
 
-def examine(laid: Laid) -> None:
+def examine(laid: Laid) -> dict[str, Any]:
     ended = Task(lambda: doctor(laid, "--json"), LONGEST_S).result()
     assert isinstance(ended, tuple), ended
     code, out, errors = ended
     assert errors == ""
-    document = json.loads(out)
+    document: dict[str, Any] = json.loads(out)
     assert [row for row in document["checks"] if row["status"] in ("crash", "timeout")] == []
     assert code == document["exit_code"]
     assert code in (0, 1)
@@ -155,6 +158,7 @@ def examine(laid: Laid) -> None:
     code, out, errors = doctor(laid, "--ascii", "--verbose")
     assert code == document["exit_code"]
     assert errors == ""
+    return document
 
 
 def play(seed: int) -> None:
@@ -183,3 +187,21 @@ def test_every_file_cut_in_its_middle(name: str, tmp_path: Path) -> None:
         if path.is_file() and not path.is_symlink() and not path.stat().st_mode & 0o100 and path.name != "smi.json":
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     examine(laid)
+
+
+def test_folders_that_may_not_be_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # PATH of a session that began as another user. Root may enter every folder, so the answer of the kernel is played.
+    laid = lay_out("two-toolkits-gcc-14", tmp_path / "root")
+    laid.environment |= {name: f"/closed/{name}" for name in ("CUDA_HOME", "CONDA_PREFIX", "VIRTUAL_ENV", "NVCC_CCBIN")}
+    laid.environment |= {"PATH": "/closed/bin:/usr/bin:/bin", "LD_LIBRARY_PATH": "/closed/lib"}
+    ask = os.stat
+
+    def refusing(path: Any, *arguments: Any, **more: Any) -> os.stat_result:
+        if "/closed/" in os.fsdecode(path if isinstance(path, (str, bytes, os.PathLike)) else ""):
+            raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
+        return ask(path, *arguments, **more)
+
+    monkeypatch.setattr(os, "stat", refusing)
+    document = examine(laid)
+    found = {finding["code"] for row in document["checks"] for finding in row["findings"]}
+    assert {"driver.ok", "toolkit.stale-variable", "compiler.unsupported"} <= found
