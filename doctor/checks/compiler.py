@@ -10,12 +10,10 @@ from coli.build_matrix.matrix import load_matrix
 from coli.build_matrix.toolkits import Toolkit
 from coli.doctor.checks.commands import install_compiler
 from coli.doctor.checks.finding import Check, Evidence, Finding, not_known, seen
-from coli.doctor.checks.toolkit import take_toolkit
+from coli.doctor.checks.toolkit import newer_toolkit, take_toolkit
 from coli.doctor.facts.machine import MachineFacts
 
 __all__ = ["CHECKS"]
-
-_MADE = "coli build --toolkit pypi:13.0"
 
 
 def _compiler(facts: MachineFacts) -> Iterator[Finding]:
@@ -42,14 +40,15 @@ def _compiler(facts: MachineFacts) -> Iterator[Finding]:
     bounds = host_bounds(toolkit, matrix)
     best = newest_accepted(compilers, bounds, matrix.minimum_compiler)
     if best is None:
+        way = newer_toolkit(facts)
         reasons = [reason for one in compilers if (reason := accepted(one, bounds, matrix.minimum_compiler))]
         yield Finding(
             "compiler.unsupported",
             "warn",
             f"none of the compilers is accepted by {toolkit.label}",
             tuple(Evidence(reason, bounds.source) for reason in reasons),
-            fix=f"install gcc {bounds.gcc} or older, or use a newer toolkit ({_MADE})",
-            commands=install_compiler(facts, bounds.gcc) or (_MADE,),
+            fix=f"install gcc {bounds.gcc} or older, or {way.text}",
+            commands=install_compiler(facts, bounds.gcc) or way.commands,
             cost="no CUDA backend can be built",
         )
         return
@@ -76,14 +75,14 @@ def _glibc(facts: MachineFacts) -> Iterator[Finding]:
     matrix = load_matrix()
     clashing = [toolkit for toolkit in usable if glibc.value > glibc_known_to(toolkit, matrix)]
     if clashing:
-        known = glibc_known_to(clashing[0], matrix)
+        known, way = glibc_known_to(clashing[0], matrix), newer_toolkit(facts)
         yield Finding(
             "compiler.glibc-clash",
             "warn" if _taken(facts, usable) in clashing else "note",
             f"glibc {glibc.value.short} is newer than {known.short}, the newest that {clashing[0].label} knows",
             (seen(glibc.value.short, glibc),),
-            fix="use a newer toolkit",
-            commands=(_MADE,),
+            fix=way.text,
+            commands=way.commands,
             cost="functions such as rsqrt and sinpi may clash in the headers, and the build stops",
         )
         return

@@ -164,13 +164,17 @@ def flat(document: dict[str, Any], facts: MachineFacts, laid: Laid) -> dict[str,
         "skipped": [f"{skip.device.gpu.index}: {skip.reason}" for skip in selection.skipped],
         "backend": backend(facts, selection),
         "toolkits": [
-            f"{one.version.short if one.version else '?'} {one.root.relative_to(laid.root)}"
-            + ("" if one.usable else " unusable")
+            f"{one.version.short if one.version else '?'} {str(one.root)[1:]}" + ("" if one.usable else " unusable")
             for one in facts.toolkits
         ],
         "compilers": sorted(compiler.label for compiler in facts.compilers.compilers),
         "compiler": compiler and compiler["summary"].partition(" for ")[0],
         "build_toolkit": told["toolkit.fitting"]["summary"][14:23] if "toolkit.fitting" in told else None,
+        "offers_cuda_13": any(
+            "pypi:13.0" in f"{finding['fix']} {finding['commands']}"
+            for row in document["checks"]
+            for finding in row["findings"]
+        ),
         "findings": sorted(
             f"{finding['status']} {finding['code']}"
             for row in document["checks"]

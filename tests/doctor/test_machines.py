@@ -53,6 +53,7 @@ def test_machine(name: str, tmp_path: Path) -> None:
     found, wanted = flat(document, facts, laid), expected(name)["expect"]
     assert {key: found[key] for key in wanted} == wanted
     assert faults(document, SCHEMA) == []
+    assert str(tmp_path) not in json.dumps(document)  # where the tree lies is no fact of the machine
     assert timeless(examine(laid)) == timeless(document)
     lines = ["".join(text for text, _ in line) for line in rendered(facts)]
     assert [line for line in lines if not line.isascii()] == []
