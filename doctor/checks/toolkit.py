@@ -154,13 +154,13 @@ def _fitting(facts: MachineFacts) -> Iterator[Finding]:
         )
     elif unable:
         known = load_matrix().architectures
-        needs = [known[target.number].forms[""] for target in wanted if target.name in unable and target.number in known]
+        first = [known[one.number].forms[""] for one in wanted if one.name in unable and one.number in known]
         yield Finding(
             "toolkit.cannot-target",
             "warn",
             f"{chosen.toolkit.label} cannot make code for {', '.join(unable)}",
             (Evidence(chosen.toolkit.label, chosen.toolkit.origin),),
-            fix=f"use CUDA {max(needs).short} or later" if needs else "use a newer toolkit",
+            fix=f"use CUDA {max(first).short} or later" if first else "use a newer toolkit",
             commands=(_MADE,) if newest is None or newest[0] >= _MADE_MAJOR else (),
             cost="the backend has no machine code for this card",
         )
