@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["LEVELS", "Cpu", "cpu_level", "missing_flags", "normal_machine"]
+from coli.backends.files import is_file, is_there
+
+__all__ = ["LEVELS", "Cpu", "cpu_level", "machine_below", "missing_flags", "normal_machine"]
 
 # What a library of a level may execute beyond the baseline, as Linux spells the flags (the x86-64 psABI levels; lzcnt
 # is "abm"; xsave stands for OSXSAVE, which the kernel only reports when it saves those registers).
@@ -47,6 +50,33 @@ def normal_machine(name: str) -> str:
     return _MACHINES.get(name.lower(), name.lower())
 
 
+# What only the kernel of one kind of machine writes into /proc/cpuinfo.
+_KINDS = (
+    ("x86_64", r"^vendor_id\s*: (?!IBM/S390)|^flags\s*:"),
+    ("aarch64", r"^CPU architecture\s*: (?:8|AArch64)\b"),
+    ("armv7l", r"^CPU architecture\s*: "),
+    ("riscv64", r"^isa\s*: rv64"),
+    ("ppc64le", r"^cpu\s*: POWER"),
+    ("s390x", r"^vendor_id\s*: IBM/S390"),
+    ("loongarch64", r"^(?:Model Name|cpu family)\s*: Loongson"),
+)
+_LOADERS = {
+    "lib64/ld-linux-x86-64.so.2": "x86_64",
+    "lib/ld-musl-x86_64.so.1": "x86_64",
+    "lib/ld-linux-aarch64.so.1": "aarch64",
+    "lib/ld-musl-aarch64.so.1": "aarch64",
+}
+
+
+def machine_below(root: Path) -> str | None:
+    """Return what kind of machine a recorded tree is of: it may be examined on another kind. None: nothing tells."""
+    text = _cpuinfo(root) or ""
+    named = next((name for name, mark in _KINDS if re.search(mark, text, re.MULTILINE)), None)
+    if named is not None:
+        return named
+    return next((name for loader, name in _LOADERS.items() if is_there(root / loader)), None)
+
+
 def missing_flags(cpu: Cpu, level: str) -> tuple[str, ...] | None:
     """Return the flags that ``level`` needs and ``cpu`` lacks, sorted; None when the CPU's flags are not known."""
     needed = LEVELS[level][1]
@@ -55,15 +85,21 @@ def missing_flags(cpu: Cpu, level: str) -> tuple[str, ...] | None:
     return tuple(sorted(needed - cpu.flags))
 
 
-def _linux_flags(root: Path) -> frozenset[str] | None:
-    """Read the flags that every processor has from ``/proc/cpuinfo`` (a kernel may report cores that differ)."""
+def _cpuinfo(root: Path) -> str | None:
     path = root / "proc/cpuinfo"
     try:
-        if not path.is_file():  # in a recorded tree it may be anything: a FIFO would be waited for
+        if not is_file(path):  # in a recorded tree it may be anything: a FIFO would be waited for
             return None
         with path.open(encoding="utf-8", errors="replace") as file:
-            text = file.read(16 << 20)
+            return file.read(16 << 20)
     except OSError:
+        return None
+
+
+def _linux_flags(root: Path) -> frozenset[str] | None:
+    """Read the flags that every processor has from ``/proc/cpuinfo`` (a kernel may report cores that differ)."""
+    text = _cpuinfo(root)
+    if text is None:
         return None
     rows = [frozenset(line.partition(":")[2].split()) for line in text.splitlines() if line.startswith("flags")]
     return frozenset.intersection(*rows) if rows else None

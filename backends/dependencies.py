@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 
 from coli.backends.containers import Container, ContainerError, read_container
+from coli.backends.files import is_file
 
 __all__ = ["Closure", "cached_names", "mapped_names", "resolve_closure", "system_folders"]
 
@@ -85,7 +86,7 @@ class _System32:
 
     def find(self, name: str) -> Path | None:
         if sys.platform == "win32":
-            return self.folder / name if (self.folder / name).is_file() else None
+            return self.folder / name if is_file(self.folder / name) else None
         if self._names is None:
             self._names = _entries(self.folder)
         return self._names.get(name.lower())
@@ -198,7 +199,7 @@ def _locate(
     root: Path,
 ) -> Path | None:
     if "/" in name:  # the link editor recorded a path
-        return Path(name) if Path(name).is_absolute() and Path(name).is_file() else None
+        return Path(name) if Path(name).is_absolute() and is_file(Path(name)) else None
     for folder in (*own, *library_path):
         if _fits(folder / name, content):
             return folder / name
@@ -216,7 +217,7 @@ def _locate(
 def _fits(path: Path, content: Container) -> bool:
     """Say whether there is a library of the same machine: the system passes over others."""
     try:
-        if not path.is_file():
+        if not is_file(path):
             return False
         other = read_container(path)
     except (ContainerError, OSError):

@@ -23,6 +23,7 @@ from coli.backends.device_gates import (
     read_targets,
 )
 from coli.backends.devices import DeviceFacts, Selection, engine_environment, probe_devices, select_devices
+from coli.backends.files import is_file
 from coli.backends.manifest import Manifest
 from coli.backends.probe import DEADLINE_S, Answer, cache_key, probe_library, read_cached, write_cached
 from coli.backends.targets import DriverLimits
@@ -274,7 +275,7 @@ def explain_selection(
     """
     cpu = cpu or cpu_level()
     # Here a bare file name is what somebody typed to have that file looked at; it selects nothing.
-    if not is_file_selection(selection) and Path(selection).is_file():
+    if not is_file_selection(selection) and is_file(Path(selection)):
         selection = str(Path(selection).absolute())
     search = dataclasses.replace(search, selection=selection, selection_origin="FILE")
     places, candidates = find_candidates(search)

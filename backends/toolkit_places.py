@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from coli.backends.files import globbed, is_folder
+
 __all__ = [
     "Places",
     "conda_root",
@@ -65,7 +67,7 @@ def usual_roots(places: Places) -> Iterator[Path]:
     """Yield where installers put toolkits: the one that the link names, then the newest first."""
     local = places.locate("/usr/local")
     yield local / "cuda"
-    yield from sorted(local.glob("cuda-*"), key=_release, reverse=True)
+    yield from sorted(globbed(local, "cuda-*"), key=_release, reverse=True)
     yield places.locate("/opt/cuda")
 
 
@@ -79,9 +81,9 @@ def wheel_folders(places: Places, pattern: str) -> Iterator[Path]:
     """Yield what matches ``pattern`` in `nvidia/`, the folder of NVIDIA's wheels, the newest release first."""
     sites = list(places.site_folders)
     if value := places.environment.get("VIRTUAL_ENV", "").strip():
-        sites += sorted(places.locate(value.rstrip("/")).glob("lib/python3.*/site-packages"))
+        sites += globbed(places.locate(value.rstrip("/")), "lib/python3.*/site-packages")
     for site in dict.fromkeys(sites):
-        yield from sorted(site.glob(f"nvidia/{pattern}"), reverse=True)
+        yield from reversed(globbed(site, f"nvidia/{pattern}"))
 
 
 def library_folders(root: Path, machine: str) -> tuple[Path, ...]:
@@ -89,7 +91,7 @@ def library_folders(root: Path, machine: str) -> tuple[Path, ...]:
     names = ["lib64", *(f"targets/{triple}/lib" for triple in _TRIPLES.get(machine, ())), "lib", "lib/x64"]
     if root.name == "usr":
         names = [f"lib/{machine}-linux-gnu", *names]
-    return tuple(root / name for name in names if (root / name).is_dir())
+    return tuple(root / name for name in names if is_folder(root / name))
 
 
 def include_folders(root: Path, machine: str) -> tuple[Path, ...]:

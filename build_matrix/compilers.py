@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from coli.backends.files import globbed, is_file, is_folder, real_path
 from coli.build_matrix.matrix import Bounds, Matrix
 from coli.build_matrix.tool import ask
 from coli.build_matrix.toolkits import Places, Toolkit
@@ -48,22 +49,22 @@ def find_compilers(places: Places, named: str | None = None) -> tuple[HostCompil
     """List all C++ compilers of PATH and of Red Hat's toolsets, each once; ``named``: a path that NVCC_CCBIN gives."""
     name = re.compile(_NAME.format(machine=re.escape(places.machine)), re.ASCII)
     folders = places.path_folders()
-    folders += sorted(places.locate("/opt/rh").glob("gcc-toolset-*/root/usr/bin"))
+    folders += globbed(places.locate("/opt/rh"), "gcc-toolset-*/root/usr/bin")
     by_file: dict[Path, list[Path]] = {}
     unique: dict[Path, Path] = {}
     for folder in folders:
-        unique.setdefault(_identity(folder), folder)
+        unique.setdefault(real_path(folder), folder)
     for folder in unique.values():
         try:
             names = sorted(entry.name for entry in folder.iterdir() if name.fullmatch(entry.name))
         except OSError:
             continue
         for entry in names:
-            by_file.setdefault(_identity(folder / entry), []).append(folder / entry)
+            by_file.setdefault(real_path(folder / entry), []).append(folder / entry)
     if named and "/" in named:
         path = places.locate(named)
-        by_file.setdefault(_identity(path / "g++" if path.is_dir() else path), []).append(
-            path / "g++" if path.is_dir() else path
+        by_file.setdefault(real_path(path / "g++" if is_folder(path) else path), []).append(
+            path / "g++" if is_folder(path) else path
         )
     found: dict[Path, HostCompiler] = {}
     for real, paths in list(by_file.items())[:_MAX_COMPILERS]:
@@ -132,7 +133,7 @@ def probe_glibc(places: Places) -> Version | None:
     """Ask ldd for the version of the C library, None when it is another or says nothing."""
     for folder in places.path_folders():
         ldd = folder / "ldd"
-        if ldd.is_file():
+        if is_file(ldd):
             answer = ask([ldd, "--version"], places.environment)
             line = next(iter(answer.output.splitlines()), "")
             found = (
@@ -149,10 +150,3 @@ def glibc_known_to(toolkit: Toolkit, matrix: Matrix) -> Version:
     with CUDA's own declarations. Headers that know of it name the release.
     """
     return toolkit.newest_glibc or matrix.glibc_for(toolkit.version or Version(0, 0))
-
-
-def _identity(path: Path) -> Path:
-    try:
-        return path.resolve()
-    except (OSError, RuntimeError):
-        return path

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from coli.backends.files import globbed, is_file, is_folder, is_there, real_path
 from coli.backends.toolkit_places import (
     Places,
     conda_root,
@@ -81,9 +82,9 @@ def find_toolkits(places: Places) -> tuple[Toolkit, ...]:
     found: dict[Path, tuple[Path, list[str]]] = {}
     for origin, folder in _candidates(places):
         named = origin in ("CUDA_HOME", "CUDA_PATH")
-        if not named and not (folder / "bin" / "nvcc").is_file():
+        if not named and not is_file(folder / "bin" / "nvcc"):
             continue
-        real = _real(folder)
+        real = real_path(folder)
         found.setdefault(real, (folder if named else _shown(folder, real), []))[1].append(origin)
     return tuple(
         probe_toolkit(root, origins[0], places, also=tuple(dict.fromkeys(o for o in origins[1:] if o != origins[0])))
@@ -98,7 +99,7 @@ def probe_toolkit(root: Path, origin: str, places: Places, *, also: tuple[str, .
     include, headers = _include(root, places.machine)
     libdir = _libdir(root, places.machine)
     layout = _layout(root, origin, libdir)
-    if not nvcc.is_file():
+    if not is_file(nvcc):
         findings.append(_no_nvcc(root, origin))
         version, source = _version_of_files(root, include)
         return _toolkit(root, origin, also, layout, None, version, source, include, libdir, findings)
@@ -144,14 +145,14 @@ def _candidates(places: Places) -> Iterator[tuple[str, Path]]:
 
 def _root_of(nvcc: Path, places: Places) -> Path | None:
     """Return the toolkit of an nvcc on PATH. A link is followed; a compiler cache's link is no toolkit."""
-    if not nvcc.is_file():
+    if not is_file(nvcc):
         return None
-    real = _real(nvcc)
+    real = real_path(nvcc)
     if "cache" in real.name:
         return None
     if wrapped := _wrapped(real):
-        real = _real(places.locate(wrapped))
-    if any(real.is_relative_to(_real(places.locate(folder))) for folder in _DISTRIBUTION):
+        real = real_path(places.locate(wrapped))
+    if any(real.is_relative_to(real_path(places.locate(folder))) for folder in _DISTRIBUTION):
         return places.locate("/usr")
     if real.name == "nvcc" and real.parent.name == "bin":
         return real.parent.parent
@@ -171,13 +172,6 @@ def _wrapped(nvcc: Path) -> str | None:
     return found[1].decode("utf-8", "replace") if found and found[1] != str(nvcc).encode() else None
 
 
-def _real(path: Path) -> Path:
-    try:
-        return path.resolve()
-    except (OSError, RuntimeError):
-        return path
-
-
 def _shown(folder: Path, real: Path) -> Path:
     """Prefer the name with the version: /usr/local/cuda moves when another toolkit is installed."""
     return real if real.name.startswith("cuda-") else folder
@@ -185,13 +179,13 @@ def _shown(folder: Path, real: Path) -> Path:
 
 def _no_nvcc(root: Path, origin: str) -> Finding:
     fix = f"unset {origin}, or let it name the folder that has bin/nvcc"
-    if not root.is_dir():
+    if not is_folder(root):
         text = f"{origin}={root}: no such folder"
     else:
         text = f"{origin}={root}: bin/nvcc is missing"
-        if (root / "nvcc").is_file():
+        if is_file(root / "nvcc"):
             fix = f"set {origin}={root.parent}: the folder above bin"
-    if root.name == "nvcc" and root.is_file():
+    if root.name == "nvcc" and is_file(root):
         text, fix = f"{origin}={root}: a file, expected a folder", f"set {origin}={root.parent.parent}"
     return Finding("nvcc-missing", text, fix, True, "bin/nvcc")
 
@@ -199,9 +193,9 @@ def _no_nvcc(root: Path, origin: str) -> Finding:
 def _include(root: Path, machine: str) -> tuple[Path | None, bool]:
     folders = include_folders(root, machine)
     for folder in folders:
-        if (folder / "cuda_runtime.h").is_file():
+        if is_file(folder / "cuda_runtime.h"):
             return folder, True
-    return next((folder for folder in folders if folder.is_dir()), None), False
+    return next((folder for folder in folders if is_folder(folder)), None), False
 
 
 def _libdir(root: Path, machine: str) -> Path | None:
@@ -234,7 +228,7 @@ def _libraries(root: Path, libdir: Path | None) -> Iterator[Finding]:
         )
         return
     static = _first(libdir, "libcudart_static.a")
-    runtime, link_name = _first(libdir, "libcudart.so.*"), (libdir / "libcudart.so").exists()
+    runtime, link_name = _first(libdir, "libcudart.so.*"), is_there(libdir / "libcudart.so")
     if not static:
         yield Finding(
             "cudart-static-missing",
@@ -299,7 +293,7 @@ def _toolkit(
         include=include,
         libdir=libdir,
         cudart_runtime=_first(libdir, "libcudart.so.*") if libdir else None,
-        cudart_link_name=libdir is not None and (libdir / "libcudart.so").exists(),
+        cudart_link_name=libdir is not None and is_there(libdir / "libcudart.so"),
         cudart_static=libdir is not None and _first(libdir, "libcudart_static.a") is not None,
         stub=_stub(libdir) if libdir else None,
         cublas=cublas_version(include) if include else None,
@@ -312,13 +306,13 @@ def _toolkit(
 
 def _first(folder: Path, pattern: str) -> str | None:
     """Return the name that matches; of several the shortest, so that libcudart.so.13 counts before .13.0.96."""
-    names = sorted((path.name for path in folder.glob(pattern)), key=lambda name: (len(name), name))
+    names = sorted((path.name for path in globbed(folder, pattern)), key=lambda name: (len(name), name))
     return names[0] if names else None
 
 
 def _stub(libdir: Path) -> Path | None:
     stub = libdir / "stubs" / "libcuda.so"
-    return stub if stub.exists() else None
+    return stub if is_there(stub) else None
 
 
 def _version(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 
 from coli.backends.dependencies import cached_names
+from coli.backends.files import is_file
 
 __all__ = ["DriverParts", "Located", "locate_driver"]
 
@@ -86,7 +87,7 @@ def _locate_linux(root: Path, path: Sequence[Path], environment: Mapping[str, st
             places.append(_below(root, cached[name]))
         places += [root / folder / name for folder in _LINUX_FOLDERS]
         for place in places:
-            if place.is_file():
+            if is_file(place):
                 # What is behind a link counts: libcuda.so.1 may lead to a stub.
                 if _is_stub(place.resolve()):
                     notes.append(f"{_shown(root, place)} is a stub and is passed over")
@@ -95,7 +96,7 @@ def _locate_linux(root: Path, path: Sequence[Path], environment: Mapping[str, st
         return None
 
     tools = [folder / "nvidia-smi" for folder in (*path, *(root / folder for folder in _LINUX_TOOLS))]
-    tool = next((place for place in tools if place.is_file()), None)
+    tool = next((place for place in tools if is_file(place)), None)
     searched = "LD_LIBRARY_PATH, ld.so.cache, /" + ", /".join(_LINUX_FOLDERS)
     return DriverParts(
         library("libcuda.so.1"),
@@ -124,7 +125,7 @@ def _locate_windows(root: Path, path: Sequence[Path], environment: Mapping[str, 
         stores = []
 
     def find(name: str, folders: Sequence[Path]) -> Located | None:
-        place = next((folder / name for folder in folders if (folder / name).is_file()), None)
+        place = next((folder / name for folder in folders if is_file(folder / name)), None)
         return Located(shown(place), place) if place else None
 
     return DriverParts(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coli.backends.devices.facts import UNKNOWN, Fact, Gpu, Platform
 from coli.backends.devices.smi import normal_bus_id
+from coli.backends.files import is_file, is_folder, is_there
 from coli.backends.targets import Capability
 
 __all__ = [
@@ -36,7 +37,7 @@ _TEGRA_CHIPS = {
 
 def _read(path: Path) -> str | None:
     try:
-        if not path.is_file():
+        if not is_file(path):
             return None
         with path.open("rb") as file:
             return file.read(_MAX_BYTES).decode("utf-8", "replace")
@@ -86,7 +87,7 @@ def probe_proc_gpus(root: Path) -> tuple[Gpu, ...]:
 def probe_pci_cards(root: Path) -> Fact[int]:
     """Count display and 3D controllers of NVIDIA on the bus, whether a driver knows them or not."""
     folder = root / "sys/bus/pci/devices"
-    if not folder.is_dir():
+    if not is_folder(folder):
         return Fact.unknown("/sys/bus/pci/devices is not there")
     count = 0
     for device in _entries(folder):
@@ -103,7 +104,7 @@ def probe_tegra(root: Path) -> Fact[Capability] | None:
     if chip:
         known = _TEGRA_CHIPS.get(chip[1])
         return Fact.of(known, f"{source}: {chip[1]}") if known else Fact.unknown(f"{source}: {chip[1]} is not known")
-    if (root / "etc/nv_tegra_release").is_file():
+    if is_file(root / "etc/nv_tegra_release"):
         return Fact.unknown("/etc/nv_tegra_release names no chip")
     return None
 
@@ -127,15 +128,15 @@ _CONTAINER_GROUPS = ("kubepods", "libpod", "docker", "containerd", "lxc")
 def probe_container_kind(root: Path, environment: Mapping[str, str]) -> Fact[str]:
     """Name the kind of container that this is the inside of: its marks are files, a variable, the name of its group."""
     given = environment.get("container", "")
-    if (root / "run/.containerenv").exists():
+    if is_there(root / "run/.containerenv"):
         return Fact.of("podman", "/run/.containerenv")
     groups = _read(root / "proc/1/cgroup") or ""
     group = next((word for word in _CONTAINER_GROUPS if word in groups), None)
     if group == "kubepods" or environment.get("KUBERNETES_SERVICE_HOST"):
         return Fact.of("kubernetes", "/proc/1/cgroup" if group else "KUBERNETES_SERVICE_HOST")
-    if (root / ".dockerenv").exists():
+    if is_there(root / ".dockerenv"):
         return Fact.of("docker", "/.dockerenv")
-    if (root / ".singularity.d").is_dir():
+    if is_folder(root / ".singularity.d"):
         return Fact.of("apptainer", "/.singularity.d")
     if group:
         return Fact.of("podman" if group == "libpod" else group, "/proc/1/cgroup")

@@ -53,11 +53,15 @@ class VisibleDevice:
 
 @dataclass(frozen=True)
 class VisibleDevices:
-    """The devices in CUDA's order, why there are no more, and whether the order is known."""
+    """The devices in CUDA's order, why there are no more, and whether the order is known.
+
+    ``twice``: there is none because one was named twice.
+    """
 
     devices: tuple[VisibleDevice, ...]
     why: str
     order_known: bool = True
+    twice: bool = False
 
 
 def visible_devices(value: str | None, gpus: Sequence[Gpu], order: str | None = None) -> VisibleDevices:
@@ -81,7 +85,7 @@ def visible_devices(value: str | None, gpus: Sequence[Gpu], order: str | None = 
             break
         if any(_same(device, other) for other in taken):
             why = f"CUDA_VISIBLE_DEVICES={value[:80]!r} names {entry[:50]} twice: no device is visible"
-            return VisibleDevices((), why, order_known)
+            return VisibleDevices((), why, order_known, twice=True)
         taken.append(device)
     slices = [device for device in taken if device.mig is not None]
     if slices and len(taken) > 1:
@@ -168,12 +172,13 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Selection:
-    """The visible devices that can compute, those that cannot, and why there are no more."""
+    """The visible devices that can compute, those that cannot, and why there are no more (see `VisibleDevices`)."""
 
     usable: tuple[VisibleDevice, ...]
     skipped: tuple[Skipped, ...]
     why: str
     order_known: bool = True
+    twice: bool = False
 
 
 def select_devices(facts: DeviceFacts, environment: Mapping[str, str]) -> Selection:
@@ -191,7 +196,7 @@ def select_devices(facts: DeviceFacts, environment: Mapping[str, str]) -> Select
             skipped.append(Skipped(device, f"below sm_{MINIMUM.number}"))
         else:
             usable.append(device)
-    return Selection(tuple(usable), tuple(skipped), visible.why, visible.order_known)
+    return Selection(tuple(usable), tuple(skipped), visible.why, visible.order_known, visible.twice)
 
 
 def engine_environment(devices: Sequence[VisibleDevice], environment: Mapping[str, str]) -> dict[str, str]:

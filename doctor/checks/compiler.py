@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from coli.build_matrix.choose import ChosenToolkit
 from coli.build_matrix.compilers import accepted, glibc_known_to, host_bounds, newest_accepted
 from coli.build_matrix.matrix import load_matrix
-from coli.build_matrix.version import Version
+from coli.build_matrix.toolkits import Toolkit
 from coli.doctor.checks.commands import install_compiler
 from coli.doctor.checks.finding import Check, Evidence, Finding, not_known, seen
+from coli.doctor.checks.toolkit import newer_toolkit, take_toolkit
 from coli.doctor.facts.machine import MachineFacts
 
 __all__ = ["CHECKS"]
-
-_MADE = "coli build --toolkit pypi:13.0"
 
 
 def _compiler(facts: MachineFacts) -> Iterator[Finding]:
@@ -36,24 +36,31 @@ def _compiler(facts: MachineFacts) -> Iterator[Finding]:
     if not usable:
         yield Finding("compiler.found", "ok", shown, (Evidence(shown, "PATH"),))
         return
-    toolkit = max(usable, key=lambda one: one.version or Version(0, 0))
+    toolkit = _taken(facts, usable)
     bounds = host_bounds(toolkit, matrix)
     best = newest_accepted(compilers, bounds, matrix.minimum_compiler)
     if best is None:
+        way = newer_toolkit(facts)
         reasons = [reason for one in compilers if (reason := accepted(one, bounds, matrix.minimum_compiler))]
         yield Finding(
             "compiler.unsupported",
             "warn",
             f"none of the compilers is accepted by {toolkit.label}",
             tuple(Evidence(reason, bounds.source) for reason in reasons),
-            fix=f"install gcc {bounds.gcc} or older, or use a newer toolkit ({_MADE})",
-            commands=install_compiler(facts, bounds.gcc) or (_MADE,),
+            fix=f"install gcc {bounds.gcc} or older, or {way.text}",
+            commands=install_compiler(facts, bounds.gcc) or way.commands,
             cost="no CUDA backend can be built",
         )
         return
     yield Finding(
         "compiler.accepted", "ok", f"{best.label} for {toolkit.label}", (Evidence(f"of {shown}", bounds.source),)
     )
+
+
+def _taken(facts: MachineFacts, usable: Sequence[Toolkit]) -> Toolkit:
+    """Return the toolkit that a build takes: its bounds count, not those of a newer one beside it."""
+    taken = take_toolkit(facts)
+    return taken.toolkit if isinstance(taken, ChosenToolkit) else usable[0]
 
 
 def _glibc(facts: MachineFacts) -> Iterator[Finding]:
@@ -68,14 +75,14 @@ def _glibc(facts: MachineFacts) -> Iterator[Finding]:
     matrix = load_matrix()
     clashing = [toolkit for toolkit in usable if glibc.value > glibc_known_to(toolkit, matrix)]
     if clashing:
-        known = glibc_known_to(clashing[0], matrix)
+        known, way = glibc_known_to(clashing[0], matrix), newer_toolkit(facts)
         yield Finding(
             "compiler.glibc-clash",
-            "note" if len(clashing) < len(usable) else "warn",
+            "warn" if _taken(facts, usable) in clashing else "note",
             f"glibc {glibc.value.short} is newer than {known.short}, the newest that {clashing[0].label} knows",
             (seen(glibc.value.short, glibc),),
-            fix="use a newer toolkit",
-            commands=(_MADE,),
+            fix=way.text,
+            commands=way.commands,
             cost="functions such as rsqrt and sinpi may clash in the headers, and the build stops",
         )
         return
@@ -86,9 +93,11 @@ CHECKS = (
     Check(
         "compiler.host",
         (),
-        ("compilers", "toolkits", "system", "settings"),
+        ("compilers", "toolkits", "devices", "system", "settings"),
         "whether a C++ compiler is there that the toolkit accepts",
         _compiler,
     ),
-    Check("compiler.glibc", ("compiler.host",), ("compilers", "toolkits"), "whether the C library fits", _glibc),
+    Check(
+        "compiler.glibc", ("compiler.host",), ("compilers", "toolkits", "devices"), "whether the C library fits", _glibc
+    ),
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from coli.backends.devices import Selection, select_devices
 from coli.backends.targets import MINIMUM
+from coli.doctor.checks.commands import as_root
 from coli.doctor.checks.finding import Check, Evidence, Finding, not_known, seen
 from coli.doctor.facts.machine import MachineFacts
 from coli.units import render_size
@@ -43,6 +44,29 @@ def _visible(facts: MachineFacts) -> Iterator[Finding]:
             fix="number the cards as nvidia-smi does",
             commands=("export CUDA_DEVICE_ORDER=PCI_BUS_ID",),
             cost="no GPU is used until it is known which one is meant",
+        )
+        return
+    undivided = all(gpu.mig_enabled.value and not gpu.mig for gpu in devices.gpus)
+    if undivided and not selection.usable and not selection.skipped:
+        yield Finding(
+            "devices.no-slice",
+            "fail",
+            "MIG is switched on, and no slice was made: CUDA sees no device",
+            (*evidence, *(seen(f"{gpu.name.value}: MIG enabled, no slices", gpu.mig_enabled) for gpu in devices.gpus)),
+            fix="make slices (nvidia-smi mig -lgip lists the sizes), or switch MIG off to have the whole card",
+            commands=("nvidia-smi mig -lgip", as_root("nvidia-smi -mig 0", facts)),
+            cost="no GPU is used: everything runs on the CPU",
+        )
+        return
+    if selection.twice:
+        yield Finding(
+            "devices.named-twice",
+            "fail",
+            f"CUDA_VISIBLE_DEVICES={value!r} names a GPU twice, and then CUDA shows none",
+            evidence,
+            fix="name every GPU once",
+            commands=("unset CUDA_VISIBLE_DEVICES",),
+            cost="no GPU is used: everything runs on the CPU",
         )
         return
     if not selection.usable and not selection.skipped:

@@ -157,9 +157,7 @@ def _space(facts: MachineFacts) -> Iterator[Finding]:
         yield not_known("storage", "free space", "no path was looked at")
     for storage in places:
         free = storage.free_bytes.value
-        if free is None:
-            yield not_known("storage", f"how much is free for the {_place(storage)}", storage.free_bytes.source)
-        elif storage.read_only.value:
+        if storage.read_only.value:
             yield Finding(
                 "storage.read-only",
                 "warn",
@@ -169,6 +167,8 @@ def _space(facts: MachineFacts) -> Iterator[Finding]:
                 commands=("export XDG_CACHE_HOME=/tmp/coli-cache XDG_DATA_HOME=/tmp/coli-data",),
                 cost="nothing is kept from one start to the next, and no backend can be installed",
             )
+        elif free is None:
+            yield not_known("storage", f"how much is free for the {_place(storage)}", storage.free_bytes.source)
         elif free < _LEAST_CACHE_BYTES:
             yield Finding(
                 "storage.full",

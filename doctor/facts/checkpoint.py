@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coli.backends.devices.facts import UNKNOWN, Fact
+from coli.backends.files import is_file, is_folder, is_there
 from coli.doctor.facts.problem import Part, Problem, Status, of_error, of_notes
 from coli.doctor.facts.sizes import pack_sizes
 from coli.doctor.facts.values import read_values
@@ -278,18 +279,18 @@ def _locate(found: _Found) -> None:
             return
         # Weights without a config can be looked at all the same, in the folder that was given or its snapshot.
         folder = Path(error.subject)
-        found.folder = folder if folder.is_dir() else found.given
+        found.folder = folder if is_folder(folder) else found.given
     found.fields["folder"] = Fact.of(found.folder, str(found.given))
     repository = found.folder.parent.parent
     if found.folder.parent.name != "snapshots" or not repository.name.startswith("models--"):
         found.fields["hub"] = Fact.absent("not in a Hugging Face cache")
         return
     blobs = repository / "blobs"
-    parts = sorted(blobs.glob("*.incomplete")) if blobs.is_dir() else []
+    parts = sorted(blobs.glob("*.incomplete")) if is_folder(blobs) else []
     hub = HubState(
         repository=repository.name.removeprefix("models--").replace("--", "/", 1),
         revision=found.folder.name,
-        snapshots=tuple(sorted(entry.name for entry in found.folder.parent.iterdir() if entry.is_dir())),
+        snapshots=tuple(sorted(entry.name for entry in found.folder.parent.iterdir() if is_folder(entry))),
         incomplete=tuple((part.name, part.stat().st_size) for part in parts),
     )
     found.fields["hub"] = Fact.of(hub, str(repository))
@@ -333,7 +334,7 @@ def _shard(contents: Contents, name: str, state: str) -> ShardFacts:
     header = contents.headers.get(name)
     if header is None:
         path = contents.folder / name
-        there = path.is_file()
+        there = is_file(path)
         size = path.stat().st_size if there else None
         return ShardFacts(name, state, path if there else None, size, None, None, None)
     data = sum(info.nbytes for info in header.tensors.values())
@@ -343,7 +344,7 @@ def _shard(contents: Contents, name: str, state: str) -> ShardFacts:
 def _config(found: _Found, contents: Contents) -> None:
     if contents.generation_config is not None:
         found.fields["generation_config"] = Fact.of(contents.generation_config, "generation_config.json")
-    elif not (contents.folder / "generation_config.json").exists():
+    elif not is_there(contents.folder / "generation_config.json"):
         found.fields["generation_config"] = Fact.absent("no generation_config.json")
     code = sorted(entry.name for entry in contents.folder.iterdir() if entry.name.endswith(".py"))
     if contents.config is not None:
@@ -534,7 +535,7 @@ def _module_exists(name: str) -> bool:
     spec = importlib.util.find_spec(top)
     folders = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
     below = Path(*inner)
-    return any((folder / below).with_suffix(".py").is_file() or (folder / below).is_dir() for folder in folders)
+    return any(is_file((folder / below).with_suffix(".py")) or is_folder(folder / below) for folder in folders)
 
 
 def _mirror(found: _Found, folder: Path) -> None:
@@ -543,7 +544,7 @@ def _mirror(found: _Found, folder: Path) -> None:
     different: list[str] = []
     for shard in found.fields.get("shards", ()):
         copy = folder / shard.name
-        if not copy.is_file():
+        if not is_file(copy):
             missing.append(shard.name)
         else:
             (same if copy.stat().st_size == shard.file_bytes else different).append(shard.name)

@@ -27,6 +27,7 @@ from coli.doctor.facts.settings import SettingsFacts, probe_settings
 from coli.doctor.facts.storage import StorageFacts, probe_storage
 from coli.doctor.facts.system import SystemFacts, probe_system
 from coli.doctor.facts.versions import VersionFacts, probe_versions
+from coli.doctor.record.plain import from_plain, to_plain
 from coli.engine.host_cpu import default_threads
 from coli.engine.location import find_snapshot
 from coli.engine.run_record import RunRecord, read_run_record
@@ -187,7 +188,21 @@ def probe_machine(
         if times is not None:
             times[name] = task.seconds
     model = None if request.model is None else str(request.model)
-    return MachineFacts(here=request.here, model=model, problems=tuple(problems), **found)
+    facts = MachineFacts(here=request.here, model=model, problems=tuple(problems), **found)
+    return facts if request.here else _as_named_there(facts, request.root)
+
+
+def _as_named_there(facts: MachineFacts, root: Path) -> MachineFacts:
+    """Return facts of a tree with the paths that its machine knows: where the tree lies is no fact of it."""
+
+    def named(value: Any) -> Any:
+        if isinstance(value, str):
+            return "/" if value == str(root) else value.replace(f"{root}/", "/")
+        if isinstance(value, (list, tuple)):
+            return [named(item) for item in value]
+        return {key: named(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+    return from_plain(named(to_plain(facts)), MachineFacts)
 
 
 def _probes(request: Request, tasks: Mapping[str, Task[Any]]) -> dict[str, Callable[[], Any]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from coli.backends.devices.facts import UNKNOWN, Fact
+from coli.backends.files import is_folder
 from coli.doctor.facts.disks import Disk, DiskKind, disks_below, slowest_kind
 from coli.doctor.facts.file_systems import FileSystemClass, decide_file_system_class
 from coli.engine.direct import probe_direct
@@ -194,7 +195,7 @@ def _direct(place: str) -> tuple[Fact[bool], Fact[int]]:
 def _a_file(place: str) -> Path | None:
     path = Path(place)
     try:
-        names = sorted(os.listdir(path))[:_MAX_FILES] if path.is_dir() else [""]  # noqa: PTH208
+        names = sorted(os.listdir(path))[:_MAX_FILES] if is_folder(path) else [""]  # noqa: PTH208
         for name in sorted(names, key=lambda name: not name.endswith(".safetensors")):
             file = path / name if name else path
             status = file.stat()

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from coli.backends.devices.facts import UNKNOWN, Fact, Platform
 from coli.backends.devices.proc import probe_container_kind, probe_platform
+from coli.backends.files import is_file
 from coli.build_matrix.compilers import probe_glibc
+from coli.build_matrix.tool import ask
 from coli.build_matrix.toolkits import Places
 from coli.engine.small_files import read_small
 
@@ -99,13 +101,24 @@ def _libc(places: Places, system: str) -> Fact[str]:
     version = probe_glibc(places)
     if version is not None:
         return Fact.of(f"glibc {version.short}", "ldd --version")
-    if any((places.root / name).is_file() for name in _MUSL_LOADERS):
-        return Fact.of("musl", "/lib/ld-musl")
+    if any(is_file(places.root / name) for name in _MUSL_LOADERS):
+        return _musl(places)
     if places.root == Path("/"):
         name, number = platform.libc_ver()
         if name:
             return Fact.of(f"{name} {number}", "platform")
     return Fact.unknown("no ldd on PATH tells")
+
+
+def _musl(places: Places) -> Fact[str]:
+    """Return the version of musl, which its ldd tells beside the complaint that it knows no `--version`."""
+    for folder in places.path_folders():
+        if is_file(folder / "ldd"):
+            answer = ask([folder / "ldd", "--version"], places.environment)
+            found = re.search(r"^musl libc.*\nVersion (\d+(?:\.\d+){1,3})", answer.errors + answer.output, re.MULTILINE)
+            if found:
+                return Fact.of(f"musl {found[1]}", "ldd")
+    return Fact.of("musl", "/lib/ld-musl")
 
 
 def _wsl(root: Path, system: str, kernel: Fact[str]) -> Fact[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -124,7 +125,8 @@ class _Renderer:
         if finding.fix and finding.fix not in finding.commands:
             yield from self._labelled("fix", _plain(finding.fix))
         for command in finding.commands:
-            yield ((" " * 10 + " " * _LABELS, ""), ("$ ", "dim"), (_plain(command), "bold"))
+            shown = _in_ascii(_plain(command)) if self._ascii else _plain(command)
+            yield ((" " * 10 + " " * _LABELS, ""), ("$ ", "dim"), (shown, "bold"))
 
     def _labelled(self, label: str, text: str, most: int | None = None) -> Iterator[Line]:
         lead = " " * 10 + f"{label:<{_LABELS}}"
@@ -174,6 +176,18 @@ class _Renderer:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _in_ascii(command: str) -> str:
+    """Return a command that does the same, in ASCII: quoted words with other letters as `$'...'` with octal bytes."""
+
+    def bytes_of(found: re.Match[str]) -> str:
+        if found[1].isascii():
+            return found[0]
+        coded = (chr(b) if 32 <= b < 127 and b != ord("\\") else f"\\{b:03o}" for b in found[1].encode())
+        return f"$'{''.join(coded)}'"
+
+    return re.sub(r"'([^']*)'", bytes_of, command).encode("ascii", "backslashreplace").decode("ascii")
 
 
 def _plain(text: str) -> str:

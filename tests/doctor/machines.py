@@ -32,10 +32,12 @@ OS_RELEASE = 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nID=debian\n'
 class Machine:
     """A machine below ``root``: files and tools are added, then it is examined."""
 
-    def __init__(self, root: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, root: Path, environment: Mapping[str, str] | None = None, *, bare: bool = False) -> None:
         self.root = root
         self.environment = {"PATH": "/usr/bin", **(environment or {})}
         root.mkdir(parents=True, exist_ok=True)
+        if bare:
+            return
         self.file("proc/meminfo", MEMINFO)
         self.file("proc/cpuinfo", CPUINFO)
         self.file("proc/version", "Linux version 6.1.0-test (build@test)\n")
@@ -50,19 +52,20 @@ class Machine:
         place.write_text(text, encoding="utf-8")
         return self
 
-    def tool(self, path: str, output: str, status: int = 0) -> Machine:
-        """Put a program there that prints ``output``, whatever it is asked."""
+    def tool(self, path: str, output: str, status: int = 0, errors: str = "") -> Machine:
+        """Put a program there that prints ``output`` (and ``errors``), whatever it is asked."""
         place = self.root / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(f"#!/bin/sh\nprintf %s {shlex.quote(output)}\nexit {status}\n", encoding="utf-8")
+        said = f"printf %s {shlex.quote(output)}\n" + (f"printf %s {shlex.quote(errors)} >&2\n" if errors else "")
+        place.write_text(f"#!/bin/sh\n{said}exit {status}\n", encoding="utf-8")
         place.chmod(0o755)
         return self
 
-    def smi(self, said: Mapping[str, Any]) -> Machine:
+    def smi(self, said: Mapping[str, Any], path: str = "/usr/bin/nvidia-smi") -> Machine:
         """Put an nvidia-smi there that answers from a description (as in smi.json of the cases)."""
         described = self.root / "smi.json"
         described.write_text(json.dumps(said), encoding="utf-8")
-        place = self.root / "usr/bin/nvidia-smi"
+        place = self.root / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         command = shlex.join([sys.executable, "-IS", str(TOOLS / "fake_nvidia_smi.py")])
         place.write_text(f'#!/bin/sh\nFAKE_SMI={shlex.quote(str(described))} exec {command} "$@"\n', encoding="utf-8")

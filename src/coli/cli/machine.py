@@ -17,18 +17,21 @@ __all__ = ["machine_request", "recorded_facts"]
 
 def machine_request(settings: Resolved, progress: Callable[[int, int], None] | None = None) -> Request:
     """Return what to look at on this machine, or below `--root`. ``progress``: told of bytes done and to do."""
+    from coli.backends.cpu_level import machine_below
     from coli.build_matrix.machine import this_machine
     from coli.cli.session import backend_search
     from coli.doctor.facts.machine import Request
     from coli.paths import cache_folder, data_folder
 
     plugins = settings["plugins"]
+    root = Path(settings["root"] or "/").absolute()
+    tree = machine_below(root) if root != Path("/") else None
     return Request(
         settings,
         Environment().for_tools(),
         backend_search(settings),
-        root=Path(settings["root"] or "/").absolute(),
-        machine=this_machine(),
+        root=root,
+        machine=tree or this_machine(),
         model=None if settings["model"] is None else Path(settings["model"]).absolute(),
         folders=(("cache", cache_folder()), ("data", data_folder())),
         cache=cache_folder(),

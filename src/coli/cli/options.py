@@ -52,7 +52,7 @@ def _option(setting: Setting, option: str) -> Callable[[Callable[..., Any]], Cal
     kind = setting.kind
     if kind.flag:
         # None, not False, when absent: the variable or the file may say yes.
-        return click.option(option, setting.name, is_flag=True, default=None, help=setting.help)
+        return click.option(*option.split(", "), setting.name, is_flag=True, default=None, help=setting.help)
     shown = setting.unset if setting.default is None else kind.show(setting.default)
     help_text = f"{setting.help}  [default: {shown}]" if shown not in ("", "-") else setting.help
     return click.option(
