@@ -187,13 +187,16 @@ def test_odd_files_are_rows(library: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_may_not_be_read_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(self: Path, *_: object, **__: object) -> bool:
-        raise PermissionError(13, "Permission denied", str(self))
+    folder = tmp_path / "usr" / "local" / "cuda" / "lib64"
+    folder.mkdir(parents=True)
 
-    monkeypatch.setattr(Path, "is_dir", denied)
+    def denied(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", denied)
     found = probe(tmp_path)
     assert found.path is None
-    assert "unreadable" in states(found).values()
+    assert states(found)[str(folder / NAME)] == "unreadable"
 
 
 def test_other_machines_are_passed_over(library: Path, tmp_path: Path) -> None:
