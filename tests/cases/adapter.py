@@ -79,7 +79,7 @@ def find_cases(folders: list[Path]) -> Iterator[Path]:
         if (folder / "expected.json").is_file():
             yield folder
         else:
-            yield from sorted(path.parent for path in folder.glob("*/expected.json"))
+            yield from sorted(path.parent for path in folder.rglob("expected.json"))
 
 
 def run_case(case: Path, plays: dict[str, Play]) -> Outcome:
