@@ -149,6 +149,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "_max": lambda found, wanted: found <= wanted,
     "_max_bytes": lambda found, wanted: found <= wanted,
     "_max_mib": lambda found, wanted: found <= wanted,
+    "_min_mib": lambda found, wanted: found >= wanted,
+    "_min_bytes": lambda found, wanted: found >= wanted,
     "_min": lambda found, wanted: found >= wanted,
     "_between": lambda found, wanted: wanted[0] <= found <= wanted[1],
     # Each text is a whole argument, or the whole value of one: `-Dname=text`.

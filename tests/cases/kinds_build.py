@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adapter import NotRun, Row
+from kinds_driver import of_machine
 from prepared import Prepared, gcc_stand_in, toolkit_tree
 
 from coli.backends.devices import DeviceFacts, probe_devices
@@ -40,7 +41,7 @@ def toolkit_facts(machine: Prepared) -> dict[str, Any]:
     chosen = outcome.toolkit if isinstance(outcome, Recipe) else next((one for one in toolkits if one.usable), None)
     targets = _targets(cards)
     return {
-        **_driver_facts(machine, driver, cards),
+        **_driver_facts(machine, driver),
         **_toolkit(machine, chosen or next((one for one in toolkits if one.nvcc), None)),
         **_cuda_home(toolkits),
         **_arch(outcome, targets, chosen),
@@ -53,6 +54,7 @@ def toolkit_facts(machine: Prepared) -> dict[str, Any]:
             for one in toolkits
         ],
         "selected.root": machine.shown(chosen.root) if chosen else None,
+        "selected.version": chosen.version.short if chosen and chosen.version else None,
         "warn_several_toolkits": isinstance(outcome, Recipe)
         and any("several toolkits" in text for text in outcome.warnings),
         "can_build_cuda": isinstance(outcome, Recipe),
@@ -76,6 +78,7 @@ def host_compiler_facts(machine: Prepared) -> dict[str, Any]:
     bounds = host_bounds(toolkits[0], MATRIX)
     default = next((one for one in compilers if one.default), None)
     found: dict[str, Any] = {
+        **_driver_facts(machine, driver),
         **_toolkit(machine, toolkits[0]),
         "host.max_gcc": bounds.gcc,
         "host.max_clang": bounds.clang,
@@ -87,10 +90,12 @@ def host_compiler_facts(machine: Prepared) -> dict[str, Any]:
         "error_kind": outcome.rule if isinstance(outcome, Refusal) else None,
         "must_not": list(_broken(machine, outcome)),
     }
+    return found | _log_class(machine)
+
+
+def _log_class(machine: Prepared) -> dict[str, Any]:
     logs = sorted(machine.case.glob("*.log"))
-    if logs:
-        found["log_class"] = classify(logs[0].read_text("utf-8")).id
-    return found
+    return {"log_class": classify(logs[0].read_text("utf-8")).id} if logs else {}
 
 
 def build_facts(machine: Prepared) -> dict[str, Any]:
@@ -108,9 +113,11 @@ def build_facts(machine: Prepared) -> dict[str, Any]:
         request = replace(request, cuda_arch=Value("native", "the case"))
     places = _places(machine)
     compilers = find_compilers(places) or _any_compiler(machine)
-    outcome = decide_cells(request, Facts(find_toolkits(places), compilers, cards, driver), MATRIX)[0]
+    outcomes = decide_cells(request, Facts(find_toolkits(places), compilers, cards, driver), MATRIX)
+    outcome = next((one for one in outcomes if isinstance(one, Refusal)), outcomes[0])
     return {
-        **_driver_facts(machine, driver, cards),
+        **_log_class(machine),
+        **_driver_facts(machine, driver),
         **_arch(outcome, _targets(cards), outcome.toolkit if isinstance(outcome, Recipe) else None),
         "status": _status(outcome),
         "error_kind": outcome.rule if isinstance(outcome, Refusal) else None,
@@ -203,15 +210,8 @@ def _devices(machine: Prepared) -> DeviceFacts:
     return probe_devices(machine.environment, _places(machine).path_folders(), machine.root, "linux")
 
 
-def _driver_facts(machine: Prepared, driver: Version | None, cards: tuple[Card, ...]) -> dict[str, Any]:
-    gpus = [
-        {"index": card.index, "cc": ".".join(map(str, card.capability)) if card.capability else None} for card in cards
-    ]
-    return {
-        "driver.version": _devices(machine).driver.version.value,
-        "driver.max_cuda": driver.short if driver else None,
-        "gpus": gpus,
-    }
+def _driver_facts(machine: Prepared, driver: Version | None) -> dict[str, Any]:
+    return of_machine(_devices(machine), machine.environment) | {"driver.max_cuda": driver.short if driver else None}
 
 
 def _targets(cards: tuple[Card, ...]) -> tuple[Any, ...]:
@@ -238,6 +238,7 @@ def _toolkit(machine: Prepared, toolkit: Toolkit | None) -> dict[str, Any]:
         "toolkit.version": version,
         "toolkit.root": machine.shown(toolkit.root),
         "nvcc.version": version,
+        "toolkit.layout": toolkit.layout,
         "libdir": below(toolkit.libdir),
         "includedir": below(toolkit.include),
         "cudart.runtime": toolkit.cudart_runtime,
@@ -252,7 +253,8 @@ def _cuda_home(toolkits: tuple[Toolkit, ...]) -> dict[str, Any]:
     named = next((one for one in toolkits if one.origin in ("CUDA_HOME", "CUDA_PATH")), None)
     if named is None:
         return {}
-    return {"cuda_home.valid": named.usable, "cuda_home.missing": list(named.missing)}
+    blocking = [one.missing for one in named.findings if one.blocking and one.missing is not None]
+    return {"cuda_home.valid": named.usable, "cuda_home.missing": blocking, "cuda_home.exists": named.root.is_dir()}
 
 
 def _arch(outcome: Recipe | Refusal, targets: tuple[Any, ...], toolkit: Toolkit | None) -> dict[str, Any]:

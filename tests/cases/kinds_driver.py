@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from adapter import Row
+from pools import pool_facts
 from prepared import TOOLS, Prepared
 
 from coli.backends.abi import Slot
@@ -125,7 +126,7 @@ def driver_facts(machine: Prepared) -> dict[str, Any]:
         same = {key: value for key, value in rows[0].items() if all(row.get(key) == value for row in rows)}
         return {"each": same, "files": files}
     facts = probe(machine)
-    found = of_machine(facts, machine.environment)
+    found = {**pool_facts(machine, facts), **of_machine(facts, machine.environment)}
     if (case / "visible.json").is_file():
         found["table"] = [visible_row(value, want, facts) for value, want in read(case / "visible.json")]
     if (case / "lib.json").is_file():

@@ -18,6 +18,7 @@ from prepared import Prepared
 from coli.doctor.facts.storage import StorageFacts, probe_storage
 from coli.engine.checkpoint import Checkpoint
 from coli.engine.mounts import probe_mounts
+from coli.errors import CheckpointError
 
 _DIRECT = getattr(os, "O_DIRECT", 0)
 
@@ -65,11 +66,14 @@ def read_with(script: dict[str, Any], folder: Path) -> dict[str, Any]:
     (folder / "config.json").write_text('{"model_type": "x"}')
     safetensors.numpy.save_file(arrays, folder / "model.safetensors")
     told: list[str] = []
-    with refusing(script), Checkpoint.open(folder) as checkpoint:
-        checkpoint.read_directly(told.append)
-        identical = all(np.array_equal(checkpoint.read(name), arrays[name]) for name in (*arrays, *arrays))
-        notes = [note for note in checkpoint.notes if note.code == "io.buffered"]
-        mode = checkpoint.io_mode
+    try:
+        with refusing(script), Checkpoint.open(folder) as checkpoint:
+            checkpoint.read_directly(told.append)
+            identical = all(np.array_equal(checkpoint.read(name), arrays[name]) for name in (*arrays, *arrays))
+            notes = [note for note in checkpoint.notes if note.code == "io.buffered"]
+            mode = checkpoint.io_mode
+    except CheckpointError as error:
+        return {"load": "fail", "status": "fail", "error_kind": error.code.partition(".")[2], "io_mode": None}
     return {
         "load": "ok" if identical else "wrong bytes",
         "io_mode": mode,
