@@ -38,12 +38,25 @@ UNKNOWN = "unknown"
 # The names that glibc 2.41 and later share with CUDA's own functions.
 _MATHS = r"(?:rsqrt|sinpi|cospi|tanpi|exp10|rootn|pown|powr|compoundn)f?"
 _GXX = r"(?:[\w.]{1,32}-){0,4}(?:g\+\+|gcc|c\+\+|clang\+\+)[-.\d]*"
+_CUDA_HEADER = (
+    r"(?:(?:cuda|cublas|cudart|cufft|cusparse|cusolver|curand|nvrtc|nvml|nvjitlink|driver_types|device_launch|vector_types"
+    r"|cooperative_groups|mma)\w*\.h(?:pp)?|nvtx3/\w+\.hp*)"
+)
+_SYSTEM_HEADER = (
+    r"(?:c?(?:std(?:lib|io|def|int)|string|math|float|limits|assert|errno|time)(?:\.h)?|bits/\S+?|features\.h|iostream|vector|map|memory"
+    r"|algorithm|type_traits|utility|array|atomic|thread|mutex|sys/\w+\.h|unistd\.h|linux/\w+\.h)"
+)
 # Who refuses a name that was linked: GNU ld, lld and mold, MSVC.
 _UNDEFINED = r"\b(?:undefined (?:reference to(?: symbol)?|symbol:)|unresolved external symbol) [`'\"‘]?(?:__imp_)?"
+_CUDA_NAME = r"(?-i:__nv_fp[468]\w*|cuda[A-Z]\w*|CU[A-Z]*_\w+|CUtensorMap\w*|cublasLt[A-Z]\w*)"
+# Who misses a file that a makefile or CMake names.
+_NO_RULE = r"(?:cannot find \S*/|'[^']*)"
+_NEEDED = r"(?:: No such file|', needed by\b|'? not found\b)"
 # A line that has none of these has no cause: most lines of a log are passed over at once.
 _HINTS = re.compile(
     r"error|fatal|fail|not |cannot|can't|kill|no |undefined|unsupported|memory|bad_alloc|signal|quota|unable|unresolved"
-    r"|required|denied|read-only|library|unknown|heap|could|insufficient|incompatible|truncated|out of range|newer|is set",
+    r"|required|denied|read-only|library|unknown|heap|could|insufficient|incompatible|truncated|out of range|newer"
+    r"|is set|no rule|bad value",
     re.IGNORECASE,
 )
 
@@ -64,7 +77,8 @@ CLASSES = (
         r"\bKilled signal terminated program\b",
         r"^(?:/bin/)?(?:ba)?sh: (?:line )?\d+: +\d* *Killed\b",
         r"^Killed$",
-        r"^make\b.*\*\*\* .*\] Killed$",
+        r"^make\b.*\*\*\* .*\] (?:Killed|Error 137)$",
+        r"\bfailed with exit (?:code|status) 137\b",
         r"\b(?:cc1plus|cicc|ptxas|nvcc|ld|cudafe\+\+)\b.*\bout of memory\b",
         r"\bout of memory allocating \d+ bytes\b",
         r"\bvirtual memory exhausted\b",
@@ -120,8 +134,8 @@ CLASSES = (
         r"\bunsupported Microsoft Visual Studio version\b",
         r"unsupported GNU version!? *gcc [\d.]+ and (?:up|above|later|newer)",
         # Where no version was checked, CUDA's front end meets what the newer compiler's own headers use.
-        r"/(?:include/c\+\+|lib(?:64)?/gcc|include/(?:[\w-]+-linux-gnu/)?bits)/[^\s(:]+(?:\(\d+\)|:\d+(?::\d+)?): error: "
-        r"identifier ['\"](?:__builtin_|__is_|__has_|__remove_|_Float\d|__Float\d|__SV)\w*['\"] is undefined",
+        r"/(?:include/c\+\+|lib(?:64)?/gcc|include/(?:[\w-]+-linux-gnu/)?bits)/[^\s(:]+(?:\(\d+\)|:\d+(?::\d+)?): "
+        r"error: identifier ['\"](?:__(?:builtin|is|has|remove)_|_Float\d|__Float\d|__SV)\w*['\"] is undefined",
         r"/include/c\+\+/[^\s(:]+\S{0,16}: error: parameter packs not expanded with\b",
     ),
     _class(
@@ -129,7 +143,9 @@ CLASSES = (
         "the host compiler is older than the toolkit or the sources accept",
         "install a newer one within the toolkit's bounds and set NVCC_CCBIN",
         r"unsupported GNU version!? *gcc (?:versions? )?[\d.]+ and (?:below|earlier|older)",
-        r"\bunrecognized command[- ]line option ['\"`‘]-std=(?:c|gnu)\+\+(?:17|20)",
+        r"\bunrecognized command[- ]line option ['\"`‘]-std=(?:c|gnu)\+\+(?:1[7z]|2\w)",
+        r"\bunrecognized argument in option ['\"`‘]-march=x86-64-v\d",
+        r"\bbad value \(['\"`‘]x86-64-v\d['\"’]\) for ['\"`‘]-march=",
         r"\berror: invalid value '(?:c|gnu)\+\+(?:17|20)' in '-std=",
         r"\bThe -std=(?:c|gnu)\+\+(?:17|20) flag is not supported with the configured host compiler\b",
     ),
@@ -146,6 +162,13 @@ CLASSES = (
         "look at NVCC_APPEND_FLAGS, NVCC_PREPEND_FLAGS and CUDAFLAGS",
         r"\bnvcc fatal *: *redefinition of argument\b",
         r"\bnvcc fatal *: *unknown option\b",
+    ),
+    _class(
+        "path-split",
+        "a word that is no input file reached the compiler: most often half of a path with a space in it",
+        "look for a path with spaces in CUDA_HOME, NVCC_CCBIN and NVCC_APPEND_FLAGS; the build session quotes its own",
+        r"\bnvcc fatal *: *A single input file is required for a non-link phase\b",
+        r"\bnvcc fatal *: *Don't know what to do with '",
     ),
     _class(
         "host-compiler-32bit",
@@ -185,6 +208,9 @@ CLASSES = (
         r"\bcommand not found: nvcc$",
         r"\bno CMAKE_CUDA_COMPILER could be found\b",
         r"\bfailed to find nvcc\b",
+        r"\bcould not find [`'\"]?nvcc\b",
+        r"\bCould NOT find CUDAToolkit\b.*NVCC_EXECUTABLE\b",
+        r"\bCUDA_TOOLKIT_ROOT_DIR not found\b",
         r"\bcannot find CUDA installation\b",
         r"\bCMAKE_CUDA_COMPILER\b.*\bis not a full path\b",
         r"\bCUDA_HOME environment variable is not set\b",
@@ -210,11 +236,30 @@ CLASSES = (
         "headers-missing",
         "headers of the CUDA runtime or of cuBLAS are not installed",
         "install those of nvcc's release (conda: cuda-cudart-dev; pip: nvidia-cuda-runtime), or --toolkit pypi:13.0",
-        r"\bfatal error: ['\"]?(?:cuda|cublas|cudart|driver_types|device_launch|vector_types|mma)\w*\.h(?:pp)?['\"]?: "
-        r"No such file or directory",
-        r"\b(?:cuda|cublas)\w*\.h(?:pp)?['\"]? file not found\b",
-        r"\bcannot open (?:source|include) file:? ['\"]?(?:cuda|cublas)\w*\.h",
+        rf"\bfatal error: ['\"]?{_CUDA_HEADER}['\"]?: No such file or directory",
+        rf"\b{_CUDA_HEADER}['\"]? file not found\b",
+        rf"\bcannot open (?:source|include) file:? ['\"]?{_CUDA_HEADER}",
         r"\bCould NOT find CUDAToolkit\b.*\bCUDAToolkit_INCLUDE",
+    ),
+    _class(
+        "deepgemm-headers-missing",
+        "the headers of DeepGEMM or of CUTLASS, which come with them, are not where they are looked for",
+        "let the build fetch the pinned ones, or set DEEPGEMM_HOME to a folder with deep_gemm/include",
+        r"\bfatal error: ['\"]?(?:deep_gemm|cutlass|cute)/\S+?['\"]?(?:: No such file or directory| file not found)",
+    ),
+    _class(
+        "python-headers-missing",
+        "the headers of Python are not installed",
+        "install them (Debian: python3-dev, Fedora: python3-devel), or use a Python that brings them",
+        r"\bfatal error: ['\"]?Python\.h['\"]?(?:: No such file or directory| file not found)",
+        r"\bCould NOT find Python\w*\b.*\bDevelopment\b",
+    ),
+    _class(
+        "system-headers-missing",
+        "headers of the C or C++ library are missing: the compiler is installed in part, or for another machine",
+        "install the whole compiler (Debian: build-essential, or g++ of that version; Fedora: gcc-c++)",
+        rf"\bfatal error: ['\"]?{_SYSTEM_HEADER}['\"]?(?:: No such file or directory| file not found)",
+        rf"\bcannot open (?:source|include) file:? ['\"]?{_SYSTEM_HEADER}['\"]?(?::|$| )",
     ),
     _class(
         "glibc-math-clash",
@@ -234,6 +279,14 @@ CLASSES = (
         r"(?:undefined|not declared|undeclared).*\bCUBLASLT_MATMUL_(?:MATRIX_SCALE_VEC32_UE8M0|DESC_[AB]_SCALE_MODE)\b",
     ),
     _class(
+        "toolkit-too-old",
+        "the toolkit's headers lack a name that the sources use",
+        "use a newer toolkit: --toolkit pypi:13.0",
+        rf"\bidentifier ['\"]{_CUDA_NAME}['\"] is undefined\b",
+        rf"['‘\"]{_CUDA_NAME}['’\"] (?:was not declared in this scope|does not name a type|has not been declared)\b",
+        rf"\b(?:use of undeclared identifier|unknown type name) ['\"]{_CUDA_NAME}['\"]",
+    ),
+    _class(
         "cudart-link-missing",
         "the linker does not find the CUDA runtime: its folder or the name without a version is missing",
         "use a toolkit with libcudart_static.a and libcudart.so; --toolkit pypi:13.0 makes one",
@@ -243,6 +296,8 @@ CLASSES = (
         r"\blibrary not found for -lcudart",
         r"\bcannot open (?:input )?file ['\"]?cudart(?:_static)?\.lib",
         r"\blibrary not found: cudart(?:_static)?$",
+        rf"{_NO_RULE}libcudart\w*\.(?:so|a){_NEEDED}",
+        r"\bCUDA::cudart\w*\b.*\btarget was not found\b",
         rf"{_UNDEFINED}(?-i:(?:__)?cuda[A-Z])",
         r"\blibcudart\.so[.\d]*(?:, needed by \S+ not found|: cannot open shared object file)",
     ),
@@ -254,6 +309,8 @@ CLASSES = (
         r"\bunable to find library -lcuda\b(?!rt)",
         r"\bcannot open (?:input )?file ['\"]?cuda\.lib",
         r"\blibrary not found: cuda$",
+        rf"{_NO_RULE}libcuda\.so{_NEEDED}",
+        r"\bCUDA::cuda_driver\b.*\btarget was not found\b",
         rf"{_UNDEFINED}(?-i:cu[A-Z])",
         r"\blibcuda\.so[.\d]*(?:, needed by \S+ not found|: cannot open shared object file)",
     ),
@@ -264,6 +321,8 @@ CLASSES = (
         rf"{_UNDEFINED}(?-i:cublas)",
         r"\b(?:cannot find|unable to find library|library not found for) -lcublas(?:Lt)?\b",
         r"\blibrary not found: cublas(?:Lt)?$",
+        rf"{_NO_RULE}libcublas\w*\.(?:so|a){_NEEDED}",
+        r"\bCUDA::cublas\w*\b.*\btarget was not found\b",
         r"\blibcublas(?:Lt)?\.so[.\d]*(?:, needed by \S+ not found|: cannot open shared object file)",
         r"\bcannot open (?:input )?file ['\"]?cublas(?:Lt)?\.lib",
     ),
@@ -279,7 +338,7 @@ CLASSES = (
     _class(
         "system-library-too-old",
         "a program or library was made for a newer C or C++ library than this system has",
-        "use a toolkit that fits this system (--toolkit pypi:13.0), or take the foreign one off PATH and LD_LIBRARY_PATH",
+        "use a toolkit that fits this system (--toolkit pypi:13.0), or take the foreign one off PATH",
         r"\bversion [`'\"‘](?:GLIBC|GLIBCXX|CXXABI)_[\d.]+['\"’] not found\b",
     ),
     _class(

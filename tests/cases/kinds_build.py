@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adapter import NotRun, Row
-from kinds_driver import of_machine
+from kinds_driver import of_machine, runs_toolkit
 from prepared import Prepared, gcc_stand_in, toolkit_tree
 
 from coli.backends.devices import DeviceFacts, probe_devices
@@ -58,7 +58,9 @@ def toolkit_facts(machine: Prepared) -> dict[str, Any]:
         "warn_several_toolkits": isinstance(outcome, Recipe)
         and any("several toolkits" in text for text in outcome.warnings),
         "can_build_cuda": isinstance(outcome, Recipe),
-        "can_run_prebuilt_cuda": driver is not None and bool(targets),
+        "can_run_prebuilt_cuda": runs_toolkit(_devices(machine).driver, 12) is not False
+        and driver is not None
+        and bool(targets),
         "status": _status(outcome),
         "error_kind": outcome.rule if isinstance(outcome, Refusal) else None,
         "argv": [machine.shown(one) for one in outcome.cmake_arguments()] if isinstance(outcome, Recipe) else [],

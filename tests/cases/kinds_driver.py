@@ -264,7 +264,8 @@ def loaded_by_symbols(table: dict[str, Any], work: Path) -> dict[str, Any]:
     ]
     found: dict[str, Any] = {}
     traces: dict[str, CandidateTrace] = {}
-    for library in sorted(set(table) - {"required", "optional"}):
+    libraries = {name for name, functions in table.items() if isinstance(functions, list)}
+    for library in sorted(libraries - {"required", "optional"}):
         rows = [[slot.name, slot.signature, slot.name in table[library]] for slot in slots]
         finding = decide_slots(rows, slots=slots)
         path = work / f"lib{library}.so"
