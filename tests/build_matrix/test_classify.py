@@ -81,7 +81,10 @@ LINES = [
     ("cicc: /lib64/libc.so.6: version `GLIBC_2.38' not found (required by cicc)", "system-library-too-old"),
     ("x.cu:3:10: fatal error: deep_gemm/common/utils.cuh: No such file or directory", "deepgemm-headers-missing"),
     ("x.cpp:1:10: fatal error: Python.h: No such file or directory", "python-headers-missing"),
-    ("/usr/include/stdio.h:27:10: fatal error: bits/libc-header-start.h: No such file or directory", "system-headers-missing"),
+    (
+        "/usr/include/stdio.h:27:10: fatal error: bits/libc-header-start.h: No such file or directory",
+        "system-headers-missing",
+    ),
     ('x.cu(7): error: identifier "cudaGetDriverEntryPointByVersion" is undefined', "toolkit-too-old"),
     ("nvcc fatal   : Don't know what to do with 'tools/cuda-12.8/include'", "path-split"),
     ("mkdir: cannot create directory 'build': Read-only file system", "permission-denied"),

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from adapter import NotRun, Row
+from adapter import NotRun, Row, matches
 from kinds_driver import of_machine, runs_toolkit
 from prepared import Prepared, gcc_stand_in, toolkit_tree
 
@@ -33,7 +33,7 @@ def toolkit_facts(machine: Prepared) -> dict[str, Any]:
     places = _places(machine)
     toolkits = find_toolkits(places)
     driver, cards = _driver_and_cards(machine)
-    facts = Facts(toolkits, find_compilers(places) or _any_compiler(machine), cards, driver)
+    facts = Facts(toolkits, _compilers(machine, places) or _any_compiler(machine), cards, driver)
     request = read_request(machine.environment)
     if request.cuda_arch is None and cards:
         request = replace(request, cuda_arch=Value("native", "the case's cards"))
@@ -71,7 +71,7 @@ def toolkit_facts(machine: Prepared) -> dict[str, Any]:
 def host_compiler_facts(machine: Prepared) -> dict[str, Any]:
     """Find host compilers, the C library and the toolkit's bounds, and choose."""
     places = _places(machine)
-    toolkits, compilers, glibc = find_toolkits(places), find_compilers(places), probe_glibc(places)
+    toolkits, compilers, glibc = find_toolkits(places), _compilers(machine, places), probe_glibc(places)
     driver, cards = _driver_and_cards(machine)
     facts = Facts(toolkits, compilers, cards, driver, glibc)
     outcome = decide_cells(read_request(machine.environment), facts, MATRIX)[0]
@@ -114,7 +114,7 @@ def build_facts(machine: Prepared) -> dict[str, Any]:
     if request.cuda_arch is None:
         request = replace(request, cuda_arch=Value("native", "the case"))
     places = _places(machine)
-    compilers = find_compilers(places) or _any_compiler(machine)
+    compilers = _compilers(machine, places) or _any_compiler(machine)
     outcomes = decide_cells(request, Facts(find_toolkits(places), compilers, cards, driver), MATRIX)
     outcome = next((one for one in outcomes if isinstance(one, Refusal)), outcomes[0])
     return {
@@ -140,7 +140,7 @@ def _spelling(text: str, wanted: Any) -> Row:
 
 def _log(text: str, wanted: str) -> Row:
     found = classify(text).id
-    return Row(repr(text[:60]), wanted, found, found == wanted)
+    return Row(repr(text[:60]), wanted, found, matches(found, wanted))
 
 
 def _combination(machine: Prepared, row: dict[str, Any]) -> Row:
@@ -219,6 +219,10 @@ def _driver_facts(machine: Prepared, driver: Version | None) -> dict[str, Any]:
 def _targets(cards: tuple[Card, ...]) -> tuple[Any, ...]:
     usable = [card.capability for card in cards if card.capability and card.capability >= (8, 0)]
     return tuple(target for cc in usable for target in parse_arch(f"{cc[0]}.{cc[1]}", MATRIX).targets)
+
+
+def _compilers(machine: Prepared, places: Places) -> tuple[HostCompiler, ...]:
+    return find_compilers(places, machine.environment.get("NVCC_CCBIN"))
 
 
 def _any_compiler(machine: Prepared) -> Any:

@@ -27,9 +27,16 @@ def config_kind(machine: Prepared) -> dict[str, Any]:
     named = {key: place for key in expect if isinstance(expect[key], dict) and (place := _place(case, key))}
     if named:
         return {key: _facts(place, expect[key], registry) for key, place in named.items()}
+    before = _files_around(case)
     facts = _facts(case, expect, registry)
-    facts["marker_file_exists"] = any(case.rglob("MARKER*"))
+    probe_checkpoint(case, registry=registry)
+    facts["marker_file_exists"] = bool(_files_around(case) - before) or any(case.rglob("MARKER*"))
     return facts
+
+
+def _files_around(case: Path) -> set[Path]:
+    """Return what code of the case could have left behind: in its folder, or where this runs."""
+    return {path for path in (*case.rglob("*"), *Path.cwd().iterdir()) if "__pycache__" not in path.parts}
 
 
 def _place(case: Path, key: str) -> Path | None:
