@@ -56,7 +56,7 @@ def _state(facts: MachineFacts) -> Iterator[Finding]:
                 "warn",
                 "a GPU does not answer any more and is left out",
                 (Evidence(line, "driver probe"),),
-                fix="look into `dmesg | grep NVRM` for its Xid number, then reboot; if it comes again: power, slot, heat",
+                fix="look into `dmesg | grep NVRM` for its Xid number, reboot; if it comes back: power, slot, heat",
                 commands=(as_root("dmesg | grep NVRM", facts),),
                 cost="its memory and its speed; the other devices serve",
             )
