@@ -30,6 +30,8 @@ MATRIX = load_matrix()
 
 def toolkit_facts(machine: Prepared) -> dict[str, Any]:
     """Find toolkits, choose one and decide, as the build does for this machine's cards."""
+    if "table" in machine.expect:
+        return build_facts(machine)
     places = _places(machine)
     toolkits = find_toolkits(places)
     driver, cards = _driver_and_cards(machine)
@@ -70,6 +72,8 @@ def toolkit_facts(machine: Prepared) -> dict[str, Any]:
 
 def host_compiler_facts(machine: Prepared) -> dict[str, Any]:
     """Find host compilers, the C library and the toolkit's bounds, and choose."""
+    if "table" in machine.expect:
+        return build_facts(machine)
     places = _places(machine)
     toolkits, compilers, glibc = find_toolkits(places), _compilers(machine, places), probe_glibc(places)
     driver, cards = _driver_and_cards(machine)
@@ -107,7 +111,7 @@ def build_facts(machine: Prepared) -> dict[str, Any]:
         rows = json.loads((machine.case / table).read_text("utf-8"))
         if isinstance(rows[0], dict):
             return {"table": [_combination(machine, row) for row in rows]}
-        play = _spelling if table.startswith("arch") else _log
+        play = _spelling if any(isinstance(wanted, list) or wanted == "keyword" for _, wanted in rows) else _log
         return {"table": [play(text, wanted) for text, wanted in rows]}
     driver, cards = _driver_and_cards(machine)
     request = read_request(machine.environment)

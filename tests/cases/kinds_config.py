@@ -134,9 +134,9 @@ def _refused(errors: list[ColiError], expect: dict[str, Any]) -> dict[str, Any]:
     return {"status": "fail", "error_kind": kinds[number], "field": field or None, "name": data.get("name")}
 
 
-def _types(table: dict[str, Any], registry: Registry) -> list[Row]:
+def _types(table: Any, registry: Registry) -> list[Row]:
     rows = []
-    for model_type, wanted, *_ in table["cases"]:
+    for model_type, wanted, *_ in table["cases"] if isinstance(table, dict) else table:
         config = {"model_type": model_type, "architectures": ["DeepseekV3ForCausalLM"]}
         if isinstance(model_type, dict):
             config = model_type

@@ -127,8 +127,8 @@ def driver_facts(machine: Prepared) -> dict[str, Any]:
         return {"each": same, "files": files}
     facts = probe(machine)
     found = {**pool_facts(machine, facts), **of_machine(facts, machine.environment)}
-    if (case / "visible.json").is_file():
-        found["table"] = [visible_row(value, want, facts) for value, want in read(case / "visible.json")]
+    if "table" in machine.expect:
+        found["table"] = [visible_row(value, want, facts) for value, want in read(case / machine.expect["table"])]
     if (case / "lib.json").is_file():
         found |= predictions(read(case / "lib.json"), facts)
     return found
