@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from coli.errors import CheckpointError
@@ -297,7 +297,11 @@ def _quantization(config: Mapping[str, Any], text: Mapping[str, Any], problems: 
     scale: str | None = None
     mixed = table.get("quant_algo") == "MIXED_PRECISION" or form == "mixed-precision"
     if method == "fp8":
-        scale = _text(table, "scale_fmt") or "float32"
+        said = _text(table, "scale_fmt") or "float32"
+        scale = _SCALE_WORDS.get(said.lower())
+        if scale is None:
+            rule = "the format of the scales must be known"
+            _refuse(problems, rule, said[:80], "unknown-scale-format", sorted(_SCALE_WORDS))
     elif method == "compressed-tensors":
         groups = table.get("config_groups")
         listed = [g for g in groups.values() if _has_weights(g)] if isinstance(groups, Mapping) else []
@@ -327,6 +331,7 @@ _SCALES = {
     "mxfp4-pack-quantized": "ue8m0",
     "nvfp4-pack-quantized": "e4m3",
 }
+_SCALE_WORDS = {"ue8m0": "ue8m0", "e8m0": "ue8m0", "float32": "float32", "fp32": "float32", "float": "float32"}
 _SPELLINGS = {"compressed_tensors": "compressed-tensors", "auto_round": "auto-round", "modelopt_fp4": "modelopt"}
 
 
@@ -362,12 +367,12 @@ def _has_weights(group: Any) -> bool:
     return isinstance(group, Mapping) and isinstance(group.get("weights"), Mapping)
 
 
-def _refuse(problems: _Problems, rule: str, observed: str, code: str) -> None:
+def _refuse(problems: _Problems, rule: str, observed: str, code: str, expected: Sequence[str] = QUANT_METHODS) -> None:
     problems.found["quantization_config"] = CheckpointError(
         problems.subject,
         rule,
         observed=observed,
-        expected=f"one of {', '.join(QUANT_METHODS)}",
+        expected=f"one of {', '.join(expected)}",
         fix="use the publisher's own release of the model: a weight read by a wrong rule is wrong without a sign",
         code=f"checkpoint.{code}",
         data={"name": observed},

@@ -31,7 +31,8 @@ def read_config(path: Path) -> ConfigFile:
     """Read the `config.json` at a path (a file, or the folder it lies in).
 
     A byte order mark (of UTF-16 too), CRLF, repeated keys and Infinity are accepted and noted. Raises CheckpointError:
-    missing, too large, not UTF-8, not JSON, not an object, NaN (`checkpoint.non-finite`, with the field).
+    missing, too large, not UTF-8, not JSON, not an object, NaN in a field that may be read (`checkpoint.non-finite`,
+    with the field).
     """
     file = path / "config.json" if path.is_dir() else path
     raw = _read(file)
@@ -56,7 +57,7 @@ def read_config(path: Path) -> ConfigFile:
         raise _broken(file, f"a {type(data).__name__} at the top", "an object { ... }")
     notes += [f"key {key!r} is there twice, the last one counts" for key in repeated]
     for field, value in _non_finite(data, ""):
-        if math.isnan(value):
+        if math.isnan(value) and not _NOT_READ.search(field):
             raise CheckpointError(
                 str(file),
                 f"{field} must be a number",
@@ -161,6 +162,13 @@ def _broken(file: Path, observed: str, expected: str | None) -> CheckpointError:
         fix=f"download {file.name} again",
         code="checkpoint.config",
     )
+
+
+# What nobody reads who only runs the text model: how it was trained, and its other parts.
+_NOT_READ = re.compile(
+    r"^(?:vision|audio|video|speech|talker|code2wav|token2wav)_config\.|^vi(?:sual|t_config|sion_tower)\."
+    r"|(?:^|\.)(?:initializer_range|init_std|time_step_\w+|\w*dropout\w*|\w*_loss_coef\w*|\w*_loss_alpha|\w*jitter\w*)(?:\[|$)"
+)
 
 
 def _non_finite(value: Any, where: str) -> Iterator[tuple[str, float]]:

@@ -23,6 +23,12 @@ def test_case(case: Path) -> None:
     assert outcome.problems == ()
 
 
+def test_other_words_for_the_same_cause_and_no_more() -> None:
+    assert adapter.matches("fail:hole", "fail:gap") and adapter.matches("no-space-left", "disk-full")
+    assert not adapter.matches("fail:hole", "warn:gap") and not adapter.matches("hole", "overlap")
+    assert not adapter.matches("ok", "hole")
+
+
 def write(folder: Path, expect: dict[str, Any], kind: str = "build", **files: Any) -> Path:
     folder.mkdir()
     document = {"id": folder.name, "kind": kind, "title": "", "expect": expect}

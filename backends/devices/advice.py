@@ -54,7 +54,11 @@ def decide_advice(facts: DeviceFacts) -> Advice | None:
             "restart-container",
             "restart the container: it lost access to the GPU while it ran, and the host's driver is sound",
         )
-    if facts.container and state in ("absent", "library-missing", "driver-present-tool-missing", "not-loaded"):
+    # A tool that does not start, without the library that it needs: only a part of the driver was handed in.
+    partial = state == "failed" and facts.driver.libcuda.value is None
+    if facts.container and (
+        partial or state in ("absent", "library-missing", "driver-present-tool-missing", "not-loaded")
+    ):
         return Advice(
             "container-gpu-runtime",
             "start the container with access to the GPU (docker run --gpus all; podman --device nvidia.com/gpu=all)",

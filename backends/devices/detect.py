@@ -26,6 +26,7 @@ from coli.backends.devices.smi import (
     QUERY_FIELDS,
     SmiReport,
     classify_failure,
+    lost_devices,
     parse_csv,
     parse_list,
     parse_table,
@@ -216,9 +217,12 @@ def probe_smi(tool: Located, environment: Mapping[str, str], left_s: Callable[[]
         table = parse_table(_run(tool.path, (), environment, left_s()).output.decode("utf-8", "replace"))
         details = _joined(details, table)
     gpus = merge_gpus(rows.gpus, details.gpus)
+    lost = lost_devices(rows.problems)
     if any(gpu.mig_enabled.value or gpu.mig for gpu in gpus) or not gpus:
         listed = parse_list(_run(tool.path, ("-L",), environment, left_s()).output.decode("utf-8", "replace"))
         gpus = merge_gpus(gpus, listed.gpus)
+    if lost:  # an error stood in place of a row: what only the other outputs have is that device, as it once was
+        gpus = gpus[: len(rows.gpus)]
     report = SmiReport(
         gpus,
         rows.driver_version.otherwise(details.driver_version),

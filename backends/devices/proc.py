@@ -92,7 +92,7 @@ def probe_pci_cards(root: Path) -> Fact[int]:
     count = 0
     for device in _entries(folder):
         vendor, kind = (_read(device / "vendor") or "").strip(), (_read(device / "class") or "").strip()
-        count += vendor == "0x10de" and kind[:6] in ("0x0300", "0x0302")
+        count += vendor.lower() == "0x10de" and kind[:6] in ("0x0300", "0x0302")
     return Fact.of(count, "/sys/bus/pci/devices")
 
 

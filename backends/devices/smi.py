@@ -18,6 +18,7 @@ __all__ = [
     "QUERY_FIELDS",
     "SmiReport",
     "classify_failure",
+    "lost_devices",
     "normal_bus_id",
     "parse_csv",
     "parse_list",
@@ -143,6 +144,17 @@ def rejected_field(text: str) -> str | None:
     """Return the field that this nvidia-smi does not know, from its message."""
     found = re.search(r'Field "([\w.]+)" is not a valid field to query', text)
     return found[1] if found else None
+
+
+# What stands in place of the row of a device that no longer answers.
+_LOST = re.compile(
+    r"unable to determine the device handle|gpu is lost|requires reset|fallen off the bus", re.IGNORECASE
+)
+
+
+def lost_devices(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the lines that tell of a device which no longer answers."""
+    return tuple(line for line in lines if _LOST.search(line))
 
 
 def parse_csv(text: str, fields: Sequence[str] = QUERY_FIELDS) -> SmiReport:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coli.backends.devices import DeviceFacts, decide_advice, driver_at_least, driver_floor
-from coli.doctor.checks.commands import driver_commands, install_driver, install_libcuda
+from coli.backends.devices.smi import lost_devices
+from coli.doctor.checks.commands import as_root, driver_commands, install_driver, install_libcuda
 from coli.doctor.checks.finding import Check, Evidence, Finding, Status, not_known, seen
 from coli.doctor.facts.machine import MachineFacts
 
@@ -49,6 +50,16 @@ def _state(facts: MachineFacts) -> Iterator[Finding]:
         shown = f"driver {version or 'of an unknown release'}"
         shown += f", which runs CUDA up to {newest[0]}.{newest[1]}" if newest else ""
         yield Finding("driver.ok", "ok", shown, tuple(evidence))
+        for line in lost_devices(devices.notes):
+            yield Finding(
+                "driver.device-lost",
+                "warn",
+                "a GPU does not answer any more and is left out",
+                (Evidence(line, "driver probe"),),
+                fix="look into `dmesg | grep NVRM` for its Xid number, reboot; if it comes back: power, slot, heat",
+                commands=(as_root("dmesg | grep NVRM", facts),),
+                cost="its memory and its speed; the other devices serve",
+            )
         stubs = next((note for note in devices.notes if "stubs in LD_LIBRARY_PATH" in note), None)
         if stubs is not None:
             yield Finding(

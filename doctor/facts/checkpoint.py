@@ -390,7 +390,15 @@ def _family(found: _Found, contents: Contents, registry: Registry) -> Resolution
 
 # Names of the two tables of a vocabulary where a family has no roles to tell them by.
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight", "embed.weight")
-_HEADS = ("lm_head.weight", "head.weight", "output.weight")
+_HEADS = (
+    "lm_head.weight",
+    "head.weight",
+    "output.weight",
+    "output_layer.weight",
+    "embed_out.weight",
+    "lm_head.linear.weight",
+    "unembed.weight",
+)
 
 
 def _roles(found: _Found, contents: Contents, resolution: Resolution | None) -> None:
@@ -419,9 +427,18 @@ def _roles(found: _Found, contents: Contents, resolution: Resolution | None) -> 
         found.unused.append("output head")
         text = f"the embedding is tied, and the files hold an output head of {head} bytes too: it is not counted"
         found.note("tied-head", "roles", "config.json", text)
-    if embedding and len(contents.headers) == len(contents.names):
+    whole = len(contents.headers) == len(contents.names)
+    if embedding and whole and not head and config.tied is False and not _fails(found):
+        status: Status = "fail" if resolution is not None else "warn"  # another family may call it anything
+        text = "embedding and output head are not tied, and the files hold no output head"
+        found.note("missing-head", "roles", "config.json", text, status)
+    if embedding and whole:
         counted = embedding if config.tied else embedding + head
         found.fields["embedding_bytes"] = Fact.of(counted, "tied" if config.tied else "embedding and output head")
+
+
+def _fails(found: _Found) -> bool:
+    return any(problem.part in ("weights", "roles") and problem.status == "fail" for problem in found.problems)
 
 
 def _rename(checkpoint: Checkpoint, table: RoleTable) -> bool:
@@ -441,8 +458,7 @@ def _sizes(found: _Found, contents: Contents, checkpoint: Checkpoint) -> None:
 def _shapes(found: _Found, resolution: Resolution, checkpoint: Checkpoint) -> None:
     """Ask the family what its engine would refuse. Not a plugin: its code is never run in this process."""
     engine = resolution.descriptor.engine
-    broken = any(problem.part in ("weights", "roles") and problem.status == "fail" for problem in found.problems)
-    if engine is None or broken or resolution.family.provider != BUILT_IN:
+    if engine is None or _fails(found) or resolution.family.provider != BUILT_IN:
         return  # what is missing from a broken file is a consequence
     module = f"{_package(engine)}.check"
     if not _module_exists(module):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from prepared import Prepared, prepare
+from words import same_word
 
 HERE = Path(__file__).parent
 STATUSES = ("ok", "note", "warn", "fail")
@@ -79,7 +80,7 @@ def find_cases(folders: list[Path]) -> Iterator[Path]:
         if (folder / "expected.json").is_file():
             yield folder
         else:
-            yield from sorted(path.parent for path in folder.glob("*/expected.json"))
+            yield from sorted(path.parent for path in folder.rglob("expected.json"))
 
 
 def run_case(case: Path, plays: dict[str, Play]) -> Outcome:
@@ -135,6 +136,8 @@ def matches(found: Any, wanted: Any) -> bool:
         return same and all(matches(one, other) for one, other in zip(found, wanted, strict=True))
     if isinstance(wanted, bool) or isinstance(found, bool):
         return found is wanted
+    if isinstance(wanted, str) and isinstance(found, str) and same_word(found, wanted):
+        return True
     return bool(found == wanted)
 
 
@@ -143,12 +146,14 @@ def _status_at_least(found: Any, wanted: Any) -> bool:
 
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "_in": lambda found, wanted: found in wanted,
+    "_in": lambda found, wanted: any(matches(found, one) for one in wanted),
     "_at_least": _status_at_least,
     "_at_most": lambda found, wanted: STATUSES.index(found) <= STATUSES.index(wanted),
     "_max": lambda found, wanted: found <= wanted,
     "_max_bytes": lambda found, wanted: found <= wanted,
     "_max_mib": lambda found, wanted: found <= wanted,
+    "_min_mib": lambda found, wanted: found >= wanted,
+    "_min_bytes": lambda found, wanted: found >= wanted,
     "_min": lambda found, wanted: found >= wanted,
     "_between": lambda found, wanted: wanted[0] <= found <= wanted[1],
     # Each text is a whole argument, or the whole value of one: `-Dname=text`.

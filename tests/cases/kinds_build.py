@@ -8,7 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from adapter import NotRun, Row
+from adapter import NotRun, Row, matches
+from kinds_driver import of_machine, runs_toolkit
 from prepared import Prepared, gcc_stand_in, toolkit_tree
 
 from coli.backends.devices import DeviceFacts, probe_devices
@@ -29,10 +30,12 @@ MATRIX = load_matrix()
 
 def toolkit_facts(machine: Prepared) -> dict[str, Any]:
     """Find toolkits, choose one and decide, as the build does for this machine's cards."""
+    if "table" in machine.expect:
+        return build_facts(machine)
     places = _places(machine)
     toolkits = find_toolkits(places)
     driver, cards = _driver_and_cards(machine)
-    facts = Facts(toolkits, find_compilers(places) or _any_compiler(machine), cards, driver)
+    facts = Facts(toolkits, _compilers(machine, places) or _any_compiler(machine), cards, driver)
     request = read_request(machine.environment)
     if request.cuda_arch is None and cards:
         request = replace(request, cuda_arch=Value("native", "the case's cards"))
@@ -40,7 +43,7 @@ def toolkit_facts(machine: Prepared) -> dict[str, Any]:
     chosen = outcome.toolkit if isinstance(outcome, Recipe) else next((one for one in toolkits if one.usable), None)
     targets = _targets(cards)
     return {
-        **_driver_facts(machine, driver, cards),
+        **_driver_facts(machine, driver),
         **_toolkit(machine, chosen or next((one for one in toolkits if one.nvcc), None)),
         **_cuda_home(toolkits),
         **_arch(outcome, targets, chosen),
@@ -53,10 +56,13 @@ def toolkit_facts(machine: Prepared) -> dict[str, Any]:
             for one in toolkits
         ],
         "selected.root": machine.shown(chosen.root) if chosen else None,
+        "selected.version": chosen.version.short if chosen and chosen.version else None,
         "warn_several_toolkits": isinstance(outcome, Recipe)
         and any("several toolkits" in text for text in outcome.warnings),
         "can_build_cuda": isinstance(outcome, Recipe),
-        "can_run_prebuilt_cuda": driver is not None and bool(targets),
+        "can_run_prebuilt_cuda": runs_toolkit(_devices(machine).driver, 12) is not False
+        and driver is not None
+        and bool(targets),
         "status": _status(outcome),
         "error_kind": outcome.rule if isinstance(outcome, Refusal) else None,
         "argv": [machine.shown(one) for one in outcome.cmake_arguments()] if isinstance(outcome, Recipe) else [],
@@ -66,8 +72,10 @@ def toolkit_facts(machine: Prepared) -> dict[str, Any]:
 
 def host_compiler_facts(machine: Prepared) -> dict[str, Any]:
     """Find host compilers, the C library and the toolkit's bounds, and choose."""
+    if "table" in machine.expect:
+        return build_facts(machine)
     places = _places(machine)
-    toolkits, compilers, glibc = find_toolkits(places), find_compilers(places), probe_glibc(places)
+    toolkits, compilers, glibc = find_toolkits(places), _compilers(machine, places), probe_glibc(places)
     driver, cards = _driver_and_cards(machine)
     facts = Facts(toolkits, compilers, cards, driver, glibc)
     outcome = decide_cells(read_request(machine.environment), facts, MATRIX)[0]
@@ -76,6 +84,7 @@ def host_compiler_facts(machine: Prepared) -> dict[str, Any]:
     bounds = host_bounds(toolkits[0], MATRIX)
     default = next((one for one in compilers if one.default), None)
     found: dict[str, Any] = {
+        **_driver_facts(machine, driver),
         **_toolkit(machine, toolkits[0]),
         "host.max_gcc": bounds.gcc,
         "host.max_clang": bounds.clang,
@@ -87,10 +96,12 @@ def host_compiler_facts(machine: Prepared) -> dict[str, Any]:
         "error_kind": outcome.rule if isinstance(outcome, Refusal) else None,
         "must_not": list(_broken(machine, outcome)),
     }
+    return found | _log_class(machine)
+
+
+def _log_class(machine: Prepared) -> dict[str, Any]:
     logs = sorted(machine.case.glob("*.log"))
-    if logs:
-        found["log_class"] = classify(logs[0].read_text("utf-8")).id
-    return found
+    return {"log_class": classify(logs[0].read_text("utf-8")).id} if logs else {}
 
 
 def build_facts(machine: Prepared) -> dict[str, Any]:
@@ -100,17 +111,19 @@ def build_facts(machine: Prepared) -> dict[str, Any]:
         rows = json.loads((machine.case / table).read_text("utf-8"))
         if isinstance(rows[0], dict):
             return {"table": [_combination(machine, row) for row in rows]}
-        play = _spelling if table.startswith("arch") else _log
+        play = _spelling if any(isinstance(wanted, list) or wanted == "keyword" for _, wanted in rows) else _log
         return {"table": [play(text, wanted) for text, wanted in rows]}
     driver, cards = _driver_and_cards(machine)
     request = read_request(machine.environment)
     if request.cuda_arch is None:
         request = replace(request, cuda_arch=Value("native", "the case"))
     places = _places(machine)
-    compilers = find_compilers(places) or _any_compiler(machine)
-    outcome = decide_cells(request, Facts(find_toolkits(places), compilers, cards, driver), MATRIX)[0]
+    compilers = _compilers(machine, places) or _any_compiler(machine)
+    outcomes = decide_cells(request, Facts(find_toolkits(places), compilers, cards, driver), MATRIX)
+    outcome = next((one for one in outcomes if isinstance(one, Refusal)), outcomes[0])
     return {
-        **_driver_facts(machine, driver, cards),
+        **_log_class(machine),
+        **_driver_facts(machine, driver),
         **_arch(outcome, _targets(cards), outcome.toolkit if isinstance(outcome, Recipe) else None),
         "status": _status(outcome),
         "error_kind": outcome.rule if isinstance(outcome, Refusal) else None,
@@ -131,7 +144,7 @@ def _spelling(text: str, wanted: Any) -> Row:
 
 def _log(text: str, wanted: str) -> Row:
     found = classify(text).id
-    return Row(repr(text[:60]), wanted, found, found == wanted)
+    return Row(repr(text[:60]), wanted, found, matches(found, wanted))
 
 
 def _combination(machine: Prepared, row: dict[str, Any]) -> Row:
@@ -203,20 +216,17 @@ def _devices(machine: Prepared) -> DeviceFacts:
     return probe_devices(machine.environment, _places(machine).path_folders(), machine.root, "linux")
 
 
-def _driver_facts(machine: Prepared, driver: Version | None, cards: tuple[Card, ...]) -> dict[str, Any]:
-    gpus = [
-        {"index": card.index, "cc": ".".join(map(str, card.capability)) if card.capability else None} for card in cards
-    ]
-    return {
-        "driver.version": _devices(machine).driver.version.value,
-        "driver.max_cuda": driver.short if driver else None,
-        "gpus": gpus,
-    }
+def _driver_facts(machine: Prepared, driver: Version | None) -> dict[str, Any]:
+    return of_machine(_devices(machine), machine.environment) | {"driver.max_cuda": driver.short if driver else None}
 
 
 def _targets(cards: tuple[Card, ...]) -> tuple[Any, ...]:
     usable = [card.capability for card in cards if card.capability and card.capability >= (8, 0)]
     return tuple(target for cc in usable for target in parse_arch(f"{cc[0]}.{cc[1]}", MATRIX).targets)
+
+
+def _compilers(machine: Prepared, places: Places) -> tuple[HostCompiler, ...]:
+    return find_compilers(places, machine.environment.get("NVCC_CCBIN"))
 
 
 def _any_compiler(machine: Prepared) -> Any:
@@ -238,6 +248,7 @@ def _toolkit(machine: Prepared, toolkit: Toolkit | None) -> dict[str, Any]:
         "toolkit.version": version,
         "toolkit.root": machine.shown(toolkit.root),
         "nvcc.version": version,
+        "toolkit.layout": toolkit.layout,
         "libdir": below(toolkit.libdir),
         "includedir": below(toolkit.include),
         "cudart.runtime": toolkit.cudart_runtime,
@@ -252,7 +263,8 @@ def _cuda_home(toolkits: tuple[Toolkit, ...]) -> dict[str, Any]:
     named = next((one for one in toolkits if one.origin in ("CUDA_HOME", "CUDA_PATH")), None)
     if named is None:
         return {}
-    return {"cuda_home.valid": named.usable, "cuda_home.missing": list(named.missing)}
+    blocking = [one.missing for one in named.findings if one.blocking and one.missing is not None]
+    return {"cuda_home.valid": named.usable, "cuda_home.missing": blocking, "cuda_home.exists": named.root.is_dir()}
 
 
 def _arch(outcome: Recipe | Refusal, targets: tuple[Any, ...], toolkit: Toolkit | None) -> dict[str, Any]:

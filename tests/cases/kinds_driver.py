@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from adapter import Row
+from pools import pool_facts
 from prepared import TOOLS, Prepared
 
 from coli.backends.abi import Slot
@@ -30,6 +31,7 @@ from coli.backends.devices import (
     visible_devices,
 )
 from coli.backends.devices.facts import Driver
+from coli.backends.devices.smi import lost_devices
 from coli.backends.devices.visible import Selection, VisibleDevice
 from coli.backends.handshake import decide_slots
 from coli.backends.loader import decide, refusal_of
@@ -124,9 +126,9 @@ def driver_facts(machine: Prepared) -> dict[str, Any]:
         same = {key: value for key, value in rows[0].items() if all(row.get(key) == value for row in rows)}
         return {"each": same, "files": files}
     facts = probe(machine)
-    found = of_machine(facts, machine.environment)
-    if (case / "visible.json").is_file():
-        found["table"] = [visible_row(value, want, facts) for value, want in read(case / "visible.json")]
+    found = {**pool_facts(machine, facts), **of_machine(facts, machine.environment)}
+    if "table" in machine.expect:
+        found["table"] = [visible_row(value, want, facts) for value, want in read(case / machine.expect["table"])]
     if (case / "lib.json").is_file():
         found |= predictions(read(case / "lib.json"), facts)
     return found
@@ -139,8 +141,9 @@ def visible_row(value: str | None, want: list[int], facts: DeviceFacts) -> Row:
 
 def picked(cc: str | None, want: str) -> Row:
     found = pick(cc)
-    # "cpu or probe: ..." leaves the choice.
-    return Row(str(cc), want, found, found.startswith("cpu") if want.startswith("cpu or ") else found == want)
+    # "cpu or probe: ..." leaves the choice, and of a reason only that of the limit has fixed words.
+    alike = found.startswith("cpu") if want.startswith("cpu or ") else found.partition(":")[0] == want.partition(":")[0]
+    return Row(str(cc), want, found, alike and ("below" in want) == ("below" in found))
 
 
 def of_machine(facts: DeviceFacts, environment: dict[str, str]) -> dict[str, Any]:
@@ -149,11 +152,14 @@ def of_machine(facts: DeviceFacts, environment: dict[str, str]) -> dict[str, Any
     advice = decide_advice(facts)
     pools = memory_pools(facts)
     variables = engine_environment(selection.usable, environment)
+    lost = lost_devices(facts.notes)
     free = [device.memory.free_bytes for device in selection.usable]
     return {
         "driver.state": driver.state,
         "driver.version": driver.version.value,
         "driver.max_cuda": version(driver.max_cuda.value),
+        "driver.module_version": driver.module_version.value,
+        "driver.library_version": driver.library_version.value,
         "libcuda": driver.libcuda.value,
         "nvidia_smi": driver.nvidia_smi.value,
         "platform": facts.platform,
@@ -161,10 +167,9 @@ def of_machine(facts: DeviceFacts, environment: dict[str, str]) -> dict[str, Any
         "pci_nvidia_cards": facts.pci_cards.value,
         "gpus": [show(gpu, facts) for gpu in facts.gpus],
         "advice_kind": advice.kind if advice else None,
-        "status": ("warn" if selection.skipped else "ok") if selection.usable else "fail-gpu-only",
+        "status": ("warn" if selection.skipped or lost else "ok") if selection.usable else "fail-gpu-only",
         "cpu_usable": True,  # nothing of the driver is linked or needed
-        "can_run_cuda12": runs_toolkit(driver, 12),
-        "can_run_cuda13": runs_toolkit(driver, 13),
+        **{f"can_run_cuda{major}": runs_toolkit(driver, major) for major in (11, 12, 13)},
         "pool_count": sum(1 for pool in pools if pool.kind == "system" or pool.total_bytes.known),
         "pool_total_bytes": pools[0].total_bytes.value,
         "plan_base_mib": sum(fact.value // MIB for fact in free if fact.value is not None),
@@ -221,10 +226,11 @@ def windows_rows(case: Path, work: Path) -> list[Row]:
             path = root / re.sub(r"^[A-Za-z]:/", "", name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"placeholder")
-        driver = probe_devices({"SystemRoot": r"C:\Windows"}, (), root, "win32").driver
-        found = {"found": driver.nvidia_smi.value, "gpu_state": driver.state}
-        want = {key: value for key, value in layout.items() if key != "files"}
-        rows.append(Row(f"layout {number}", want, found, all(found[key] == want[key] for key in want)))
+        folders = [root / re.sub(r"^[A-Za-z]:/", "", folder) for folder in layout.get("path", ())]
+        driver = probe_devices({"SystemRoot": r"C:\Windows"}, folders, root, "win32").driver
+        found = {"found": driver.nvidia_smi.value, "gpu_state": driver.state, "libcuda": driver.libcuda.value}
+        want = {key: value for key, value in layout.items() if key not in ("files", "path")}
+        rows.append(Row(f"layout {number}", want, found, all(found.get(key) == want[key] for key in want)))
     return rows
 
 
@@ -258,7 +264,8 @@ def loaded_by_symbols(table: dict[str, Any], work: Path) -> dict[str, Any]:
     ]
     found: dict[str, Any] = {}
     traces: dict[str, CandidateTrace] = {}
-    for library in sorted(set(table) - {"required", "optional"}):
+    libraries = {name for name, functions in table.items() if isinstance(functions, list)}
+    for library in sorted(libraries - {"required", "optional"}):
         rows = [[slot.name, slot.signature, slot.name in table[library]] for slot in slots]
         finding = decide_slots(rows, slots=slots)
         path = work / f"lib{library}.so"

@@ -9,12 +9,13 @@ from typing import Any
 from kinds_driver import probe
 from prepared import Prepared
 
+from coli.backends.devices import select_devices
 from coli.backends.devices.facts import Fact
 from coli.doctor.plan.budgets import Device, decide_budgets
 from coli.doctor.plan.core import Choice, Placement, decide_plan, place
 from coli.doctor.plan.speeds import decide_speeds
 from coli.engine.budget import Demand, DeviceGroup, Traffic
-from coli.engine.host_memory import HostMemory
+from coli.engine.host_memory import HostMemory, probe_host_memory
 from coli.engine.ledger import Item
 from coli.errors import BudgetError
 from coli.families.options import unread_options
@@ -31,7 +32,8 @@ def plan_facts(machine: Prepared) -> dict[str, Any]:
     given = _read(case / "plan.json")
     if (case / "smi.json").is_file():
         return _card(machine, given)
-    return _context(machine.expect, given) if "kv_layers" in given else _cache(given)
+    memory = _memory_of(machine, given)
+    return _context(machine.expect, given, memory) if "kv_layers" in given else _cache(given, memory)
 
 
 def _options(family: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +45,7 @@ def _options(family: dict[str, Any]) -> dict[str, Any]:
     return {"messages_name": unread, "silent_ignore": any(word not in unread for word in wanted)}
 
 
-def _context(expect: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _context(expect: dict[str, Any], given: dict[str, Any], memory: HostMemory) -> dict[str, Any]:
     """A KV cache of so many bytes a token; the default context must fit."""
     if "kv_lora_rank" in given:
         width = given["kv_lora_rank"] + given["qk_rope_head_dim"]
@@ -54,7 +56,7 @@ def _context(expect: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
         return Item("KV", "ram", 0, per_token=given["kv_layers"] * width * value_bytes)
 
     found: dict[str, Any] = {}
-    for key in expect["kv_bytes"]:
+    for key in expect.get("kv_bytes", ()):
         context, _, value_bytes = key.partition("@")
         found[key] = kv(int(value_bytes)).total_bytes(int(context))
 
@@ -64,14 +66,23 @@ def _context(expect: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
         return [Item("dense weights", "ram", given["dense_bytes"]), cache, Item("expert cache", "ram", MIB, 4096, 1)]
 
     demand = Demand(items, Traffic(given["dense_bytes"], 8, MIB))
-    budgets = decide_budgets(_memory(given["ram_available"], given["ram_available"]))
+    budgets = decide_budgets(memory)
     most = given["max_position_embeddings"]
-    plan = decide_plan([], demand, budgets, SPEEDS, context=None, most_context=most, most_chunk=128)
-    fits = plan.best.nbytes("ram") <= budgets.ram.limit_bytes <= given["ram_available"]
-    return {"kv_bytes": found, "default_ctx_must_fit": fits and plan.best.choice.context <= most}
+    facts = {"kv_bytes": found, "kv_bytes_per_token": kv(4).total_bytes(1)}
+    try:
+        plan = decide_plan([], demand, budgets, SPEEDS, context=given.get("ctx"), most_context=most, most_chunk=128)
+    except BudgetError as error:
+        return facts | {"default_ctx": None, "default_ctx_must_fit": False, **_refused(error)}
+    fits = plan.best.nbytes("ram") <= budgets.ram.limit_bytes <= (memory.available_bytes.value or 0)
+    context = plan.best.choice.context
+    return facts | {"default_ctx": context, "default_ctx_must_fit": fits and context <= most, "status": "ok"}
 
 
-def _cache(given: dict[str, Any]) -> dict[str, Any]:
+def _refused(error: BudgetError) -> dict[str, Any]:
+    return {"status": "fail", "error_kind": error.code.partition(".")[2]}
+
+
+def _cache(given: dict[str, Any], memory: HostMemory) -> dict[str, Any]:
     """An expert cache of so many slots: what counts is its size when it is full."""
     slots = given["slots_per_layer"] * given["moe_layers"]
     cache = Item("expert cache", "ram", given["slot_bytes"], count=slots, minimum=given["moe_layers"])
@@ -79,25 +90,32 @@ def _cache(given: dict[str, Any]) -> dict[str, Any]:
         lambda context, chunk: [Item("resident", "ram", given["resident_bytes"]), cache],
         Traffic(given["resident_bytes"], given["moe_layers"], given["slot_bytes"]),
     )
-    budgets = decide_budgets(_memory(given["ram_total"], given["ram_available"]))
-    reserve = max(given.get("os_reserve_min", 0), given["ram_available"] - budgets.ram.limit_bytes)
+    budgets = decide_budgets(memory)
+    available = memory.available_bytes.value or 0
+    reserve = max(given.get("os_reserve_min", 0), available - budgets.ram.limit_bytes)
     facts: dict[str, Any] = {"cache_bytes_if_full": cache.total_bytes()}
     try:
         placement = place([], demand, budgets, SPEEDS, Choice(4096, 128))
-    except BudgetError:
-        return facts | {"must_reduce_or_refuse": True, "sum": 0}
+    except BudgetError as error:
+        return facts | {"must_reduce_or_refuse": True, "sum": 0, "slots_per_layer": 0, **_refused(error)}
     planned = placement.nbytes("ram")
-    enough = given["ram_available"] - planned >= given.get("os_reserve_min", 0)
+    enough = available - planned >= given.get("os_reserve_min", 0)
     whole = placement.cache.count == slots
-    needed = cache.total_bytes() + given["resident_bytes"] + reserve > given["ram_available"]
-    return facts | {"must_reduce_or_refuse": needed and not whole and enough, "sum": planned + reserve}
+    needed = cache.total_bytes() + given["resident_bytes"] + reserve > available
+    return facts | {
+        "must_reduce_or_refuse": needed and not whole and enough,
+        "sum": planned + reserve,
+        "slots_per_layer": placement.cache.count // given["moe_layers"],
+        "status": "ok" if whole else "warn",
+    }
 
 
 def _card(machine: Prepared, given: dict[str, Any]) -> dict[str, Any]:
     """What lies on a card: the weights of every token, the bank of a prompt, then experts."""
     found = probe(machine)
-    gpu = found.gpus[0]
-    budgets = decide_budgets(_memory(64 << 30, 60 << 30), Device.of(gpu, found))
+    card = select_devices(found, machine.environment).usable[0]
+    memory = _memory(64 << 30, 60 << 30) if "ram_available" not in given else _memory_of(machine, given)
+    budgets = decide_budgets(memory, Device.of(card.gpu, found, card.memory))
     count = 1 << 20
     groups = (
         DeviceGroup("dense", "dense", (Item("dense", "vram", given["dense_bytes"]),)),
@@ -119,6 +137,13 @@ def _card(machine: Prepared, given: dict[str, Any]) -> dict[str, Any]:
 def _named(placement: Placement, number: int) -> str:
     grant = placement.of("vram")[number]
     return f"{grant.item.name} gets the rest" if grant.item.minimum else grant.item.name
+
+
+def _memory_of(machine: Prepared, given: dict[str, Any]) -> HostMemory:
+    """The case's numbers, or what its tree says."""
+    if "ram_available" not in given:
+        return probe_host_memory(machine.root)
+    return _memory(given.get("ram_total", given["ram_available"]), given["ram_available"])
 
 
 def _memory(total: int, available: int) -> HostMemory:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import numpy as np
 import safetensors.numpy
 from prepared import Prepared
 
+from coli.doctor.facts.file_systems import decide_file_system_class
 from coli.doctor.facts.storage import StorageFacts, probe_storage
 from coli.engine.checkpoint import Checkpoint
-from coli.engine.mounts import probe_mounts
+from coli.engine.mounts import Mount, probe_mounts
+from coli.errors import CheckpointError
 
 _DIRECT = getattr(os, "O_DIRECT", 0)
 
@@ -27,12 +30,11 @@ def storage_facts(machine: Prepared) -> dict[str, Any]:
     if script.is_file():
         return read_with(json.loads(script.read_text("utf-8")), machine.root)
     mounts = probe_mounts(machine.root)
-    # A key that is a path asks for the kind of its disk, or what it has instead of one; other keys are about the first
-    # mount that is not the root's.
+    # A key that is a path asks for the kind of its disk, or what it has instead of one; other keys are about the place
+    # of the model: where the case says, or else the mount that is worth a case.
     asked = {path: look(machine, path) for path in machine.expect if path.startswith("/")}
     found = {path: facts.kind.value or facts.fs_class.value for path, facts in asked.items()}
-    first = next((mount.point for mount in mounts if mount.point != "/"), "/")
-    model = look(machine, f"{first.rstrip('/')}/models/x")
+    model = look(machine, machine.expected.get("model_path") or f"{_of_interest(mounts).rstrip('/')}/models/x")
     return {
         **found,
         "fs.type": model.fs_type.value,
@@ -42,6 +44,15 @@ def storage_facts(machine: Prepared) -> dict[str, Any]:
         "devices": list(model.devices),
         "status": status(model),
     }
+
+
+def _of_interest(mounts: Sequence[Mount]) -> str:
+    """Return the first remote mount, else the first that holds files and is neither the root's nor for booting."""
+    classes = {mount.point: decide_file_system_class(mount).value for mount in mounts}
+    remote = [point for point, kind in classes.items() if kind == "remote"]
+    system = re.compile(r"/(?:$|(?:boot|run|proc|sys)(?:/|$)|dev$)")
+    others = [point for point, kind in classes.items() if kind and not system.match(point)]
+    return [*remote, *sorted(others, key=lambda point: classes[point] == "memory"), "/"][0]
 
 
 def look(machine: Prepared, path: str) -> StorageFacts:
@@ -65,11 +76,14 @@ def read_with(script: dict[str, Any], folder: Path) -> dict[str, Any]:
     (folder / "config.json").write_text('{"model_type": "x"}')
     safetensors.numpy.save_file(arrays, folder / "model.safetensors")
     told: list[str] = []
-    with refusing(script), Checkpoint.open(folder) as checkpoint:
-        checkpoint.read_directly(told.append)
-        identical = all(np.array_equal(checkpoint.read(name), arrays[name]) for name in (*arrays, *arrays))
-        notes = [note for note in checkpoint.notes if note.code == "io.buffered"]
-        mode = checkpoint.io_mode
+    try:
+        with refusing(script), Checkpoint.open(folder) as checkpoint:
+            checkpoint.read_directly(told.append)
+            identical = all(np.array_equal(checkpoint.read(name), arrays[name]) for name in (*arrays, *arrays))
+            notes = [note for note in checkpoint.notes if note.code == "io.buffered"]
+            mode = checkpoint.io_mode
+    except CheckpointError as error:
+        return {"load": "fail", "status": "fail", "error_kind": error.code.partition(".")[2], "io_mode": None}
     return {
         "load": "ok" if identical else "wrong bytes",
         "io_mode": mode,

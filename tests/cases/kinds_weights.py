@@ -131,11 +131,16 @@ def _of_problems(problems: Sequence[Problem], expect: Any) -> dict[str, Any]:
         "missing": list(missing),
         "absent": list(absent),
         "misplaced": {name: list(places) for name, places in misplaced.items()},
-        "tensors": _in_order([n for p in these for n in p.data.get("tensors", ())], expect),
+        "tensors": _in_order([n for p in these for n in p.data.get("tensors", _tensor(p))], expect),
+        "actual_bytes": data.get("file_bytes"),
         "unknown_dtypes": [p.data["dtype"] for p in failed if p.kind == "unknown-dtype"],
         "have_bytes": data.get("have_bytes"),
         "bytes_present": data.get("have_bytes"),
     }
+
+
+def _tensor(problem: Problem) -> tuple[str, ...]:
+    return (problem.data["tensor"],) if "tensor" in problem.data else ()
 
 
 def _in_order(names: Sequence[str], expect: Any) -> list[str]:

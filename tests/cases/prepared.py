@@ -47,6 +47,7 @@ def prepare(case: Path, out: Path) -> Prepared:
     root, log = out / "root", out / "calls.jsonl"
     if (case / "root").is_dir():
         shutil.copytree(case / "root", root, symlinks=True)
+        _permit(root)
     root.mkdir(parents=True, exist_ok=True)
     given = _json(case / "env.json") or {}
     environment = {name: value.replace("$ROOT", str(root)) for name, value in given.items() if isinstance(value, str)}
@@ -63,6 +64,15 @@ def prepare(case: Path, out: Path) -> Prepared:
         smi = [str(TOOLS / "fake_nvidia_smi.py")]
         _stand_in(root / COMMANDS.lstrip("/") / "nvidia-smi", smi, FAKE_SMI=str(case / "smi.json"))
     return Prepared(case, expected, root, environment, log)
+
+
+def _permit(root: Path) -> None:
+    """Cases may come read-only: stand-ins are added below their folders, and their scripts are to be run."""
+    for path in (root, *root.rglob("*")):
+        if path.is_symlink():
+            continue
+        if path.is_dir() or (path.is_file() and path.read_bytes()[:2] == b"#!"):
+            path.chmod(0o755)
 
 
 def toolkit_tree(root: Path, version: str, log: Path, *, cublas: bool) -> None:

@@ -134,6 +134,13 @@ def test_libraries_where_the_tool_hangs(fake_driver: Path, tmp_path: Path) -> No
     assert (facts.driver.state, len(facts.gpus)) == ("ok", 2)
 
 
+def test_tool_of_a_container_that_has_no_library(tmp_path: Path) -> None:
+    (tmp_path / ".dockerenv").touch()
+    facts = probe_devices({}, [tool(tmp_path / "bin", "echo strange; exit 1\n")], tmp_path)
+    advice = decide_advice(facts)
+    assert (facts.driver.state, advice and advice.kind) == ("failed", "container-gpu-runtime")
+
+
 def test_nothing(tmp_path: Path) -> None:
     facts = probe_devices({}, (), tmp_path)
     assert (facts.driver.state, facts.gpus, facts.notes) == ("absent", (), ())

@@ -107,6 +107,13 @@ def test_a_card_that_does_not_start(tmp_path: Path) -> None:
     assert told(report) == [("fail", "driver.no-usable-device", ("sudo dmesg | grep NVRM",))]
 
 
+def test_a_card_that_fell_off_the_bus_is_named_and_the_others_serve(tmp_path: Path) -> None:
+    report = examined(as_user(case_facts("B-D07", tmp_path)))
+    found = {code: (status, commands) for status, code, commands in told(report)}
+    assert found["driver.device-lost"] == ("warn", ("sudo dmesg | grep NVRM",))
+    assert "driver.no-usable-device" not in found
+
+
 def test_stubs_on_the_library_path_are_taken_out_and_the_rest_is_kept(tmp_path: Path) -> None:
     machine = Machine(tmp_path, {"LD_LIBRARY_PATH": "/opt/my libs:/usr/local/cuda/lib64/stubs"}).smi(SMI)
     machine.file("usr/local/cuda/lib64/stubs/libcuda.so.1", "")
