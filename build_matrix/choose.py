@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coli.backends.targets import Target
 from coli.build_matrix.arch import supports
-from coli.build_matrix.compilers import HostCompiler, accepted, newest_accepted
+from coli.build_matrix.compilers import HostCompiler, accepted, cxx_name, newest_accepted
 from coli.build_matrix.matrix import Bounds, Matrix
 from coli.build_matrix.recipe import Choice, Refusal
 from coli.build_matrix.request import Value
@@ -121,12 +121,13 @@ def choose_compiler(
     if not found:
         return _refuse_compiler(matrix, "host-compiler-missing", subject, listed, limits, bounds)
     problem = accepted(found[0], bounds, minimum)
+    named = f"NVCC_CCBIN names it ({asked.origin})"
+    if cxx_name(Path(asked.text).name) != Path(asked.text).name:
+        named = f"it stands for NVCC_CCBIN={asked.text[:200]} ({asked.origin}), which links no C++ library"
     if problem is None:
-        return ChosenCompiler(found[0], f"NVCC_CCBIN names it ({asked.origin})")
+        return ChosenCompiler(found[0], named)
     if any(flag in _UNSUPPORTED for flag in flags):
-        return ChosenCompiler(
-            found[0], f"NVCC_CCBIN names it ({asked.origin})", (f"{problem}; NVCC_APPEND_FLAGS lets it pass",)
-        )
+        return ChosenCompiler(found[0], named, (f"{problem}; NVCC_APPEND_FLAGS lets it pass",))
     return _refuse_compiler(matrix, "host-compiler-unsupported", subject, problem, limits, bounds)
 
 
@@ -152,6 +153,8 @@ def _why(
         if one is best or theirs == mine:
             continue
         label = f"CUDA {one.version.short if one.version else '?'}"
+        if one.version and best.version and one.version.short == best.version.short:
+            label = str(one.root)
         if theirs[0] != mine[0]:
             reasons.append(f"the driver refuses {label}")
         elif theirs[1] != mine[1]:
@@ -171,7 +174,7 @@ def _asked(asked: Value, toolkits: Sequence[Toolkit], matrix: Matrix) -> ChosenT
     elif text.startswith("pypi:"):
         found = [one for one in toolkits if text in (one.origin, *one.also)]
     else:
-        found = [one for one in toolkits if str(one.root) == text.rstrip("/") or one.root == Path(text).absolute()]
+        found = [one for one in toolkits if str(one.root) == text.rstrip("/") or "--toolkit" in (one.origin, *one.also)]
     usable = [one for one in found if one.usable]
     if usable:
         best = usable[0]
@@ -181,7 +184,7 @@ def _asked(asked: Value, toolkits: Sequence[Toolkit], matrix: Matrix) -> ChosenT
         return _incomplete(subject, found, matrix)
     have = ", ".join(one.label for one in toolkits) or "none"
     rule = matrix.rule("toolkit-missing")
-    return Refusal(rule.id, subject, f"it is not here: {rule.reason}", rule.fix, observed=f"found: {have}")
+    return Refusal(rule.id, subject, f"it is not here: {rule.reason}", rule.fix, observed=have)
 
 
 def _none(toolkits: Sequence[Toolkit], matrix: Matrix) -> Refusal:
@@ -213,8 +216,9 @@ def _incomplete(subject: str, toolkits: Sequence[Toolkit], matrix: Matrix) -> Re
 
 def _is_named(compiler: HostCompiler, text: str) -> bool:
     if "/" not in text:
-        return text in compiler.names
+        return cxx_name(text) in compiler.names
     path = Path(text.rstrip("/"))
+    path = path.with_name(cxx_name(path.name)) if path.name else path
     return path in (compiler.path, compiler.path.parent) or (
         path.name in compiler.names and path.parent == compiler.path.parent
     )

@@ -15,6 +15,7 @@ from coli.backends.targets import parse_target
 from coli.backends.trace import Candidate
 from coli.build_matrix.audit import audit_library
 from coli.build_matrix.matrix import Cell
+from coli.build_matrix.paths import matching
 from coli.build_matrix.plan import Plan
 from coli.errors import ColiError
 
@@ -68,7 +69,7 @@ def finish_library(plan: Plan, library: Path, sources_sha256: str) -> None:
 def evidence_of(cell: Cell, data_folder: Path) -> str:
     """Return the evidence of the installed library of a cell; it counts only for the bytes that it was given for."""
     folder = data_folder / "backends" / cell.id
-    for manifest_file in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+    for manifest_file in matching(folder, "*.json"):
         library = manifest_file.with_suffix("")
         try:
             manifest = read_manifest(library)
@@ -104,4 +105,5 @@ def _write(library: Path, document: dict[str, object]) -> None:
     path = manifest_path(library)
     fresh = path.with_name(path.name + ".new")
     fresh.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    fresh.chmod(0o644)  # whatever the umask: nobody else may write what the loader believes
     fresh.replace(path)

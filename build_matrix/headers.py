@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from coli.build_matrix.paths import is_file
 from coli.build_matrix.version import Version
 
 __all__ = ["cublas_version", "cuda_version", "newest_compilers", "newest_glibc", "read_text"]
@@ -29,7 +30,7 @@ def cuda_version(include: Path) -> Version | None:
 
 def cublas_version(include: Path) -> Version | None:
     """Return CUBLAS_VER of cublas_api.h, None when cublasLt.h, which is what is needed, is not there."""
-    if not (include / "cublasLt.h").is_file():
+    if not is_file(include / "cublasLt.h"):
         return None
     text = read_text(include / "cublas_api.h")
     major, minor = _define(text, "CUBLAS_VER_MAJOR"), _define(text, "CUBLAS_VER_MINOR")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coli.build_matrix.headers import cublas_version, cuda_version, newest_compilers, newest_glibc, read_text
+from coli.build_matrix.paths import exists, is_file, is_folder, matching
 from coli.build_matrix.tool import ask, first_line
 from coli.build_matrix.version import Version, parse_version
 
@@ -15,6 +16,7 @@ __all__ = ["Finding", "Places", "Toolkit", "find_toolkits", "probe_toolkit"]
 
 _RELEASE = re.compile(r"release (\d+\.\d+), V(\d+\.\d+\.\d+)")
 _TRIPLES = {"x86_64": ("x86_64-linux",), "aarch64": ("sbsa-linux", "aarch64-linux")}
+_FLAGS = ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS")
 _DISTRIBUTION = ("/usr/lib/nvidia-cuda-toolkit", "/usr/lib/cuda")
 
 
@@ -73,7 +75,8 @@ class Places:
     """Where to look. Everything lies below ``root``, so that another machine's files can be replayed.
 
     ``environment``: variables of the machine, PATH among them. ``site_folders``: where pip installs. ``made``: roots of
-    toolkits that were made from wheels, by id (`pypi:13.0`). ``machine``: x86_64 or aarch64.
+    toolkits that were made from wheels, by id (`pypi:13.0`). ``machine``: x86_64 or aarch64. ``asked``: a folder that
+    --toolkit names.
     """
 
     environment: Mapping[str, str]
@@ -81,6 +84,7 @@ class Places:
     root: Path = Path("/")
     site_folders: tuple[Path, ...] = ()
     made: Mapping[str, Path] | None = None
+    asked: Path | None = None
 
     def locate(self, path: str) -> Path:
         """Return where an absolute path of the machine lies here."""
@@ -98,8 +102,8 @@ def find_toolkits(places: Places) -> tuple[Toolkit, ...]:
     """Find all toolkits, in the order they count: variables, PATH, usual folders, conda, wheels, made ones."""
     found: dict[Path, tuple[Path, list[str]]] = {}
     for origin, folder in _candidates(places):
-        named = origin in ("CUDA_HOME", "CUDA_PATH")
-        if not named and not (folder / "bin" / "nvcc").is_file():
+        named = origin in ("CUDA_HOME", "CUDA_PATH", "--toolkit")
+        if not named and not is_file(folder / "bin" / "nvcc"):
             continue
         real = _real(folder)
         found.setdefault(real, (folder if named else _shown(folder, real), []))[1].append(origin)
@@ -116,7 +120,7 @@ def probe_toolkit(root: Path, origin: str, places: Places, *, also: tuple[str, .
     include, headers = _include(root, places.machine)
     libdir = _libdir(root, places.machine)
     layout = _layout(root, origin, libdir)
-    if not nvcc.is_file():
+    if not is_file(nvcc):
         findings.append(_no_nvcc(root, origin))
         version, source = _version_of_files(root, include)
         return _toolkit(root, origin, also, layout, None, version, source, include, libdir, findings)
@@ -147,7 +151,7 @@ def _candidates(places: Places) -> Iterator[tuple[str, Path]]:
     environment = places.environment
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if value := environment.get(name, "").strip():
-            yield name, places.locate(value.rstrip("/") or "/")
+            yield name, places.locate(value.rstrip("/") or "/").absolute()
     for folder in places.path_folders():
         if root := _root_of(folder / "nvcc", places):
             yield "PATH", root
@@ -160,17 +164,19 @@ def _candidates(places: Places) -> Iterator[tuple[str, Path]]:
         yield "CONDA_PREFIX", places.locate(value.rstrip("/"))
     sites = list(places.site_folders)
     if value := environment.get("VIRTUAL_ENV", "").strip():
-        sites += sorted(places.locate(value.rstrip("/")).glob("lib/python3.*/site-packages"))
+        sites += matching(places.locate(value.rstrip("/")), "lib/python3.*/site-packages")
     for site in sites:
-        for folder in sorted(site.glob("nvidia/cu[0-9]*"), reverse=True):
+        for folder in reversed(matching(site, "nvidia/cu[0-9]*")):
             yield "wheel", folder
     for identifier, folder in (places.made or {}).items():
         yield identifier, folder
+    if places.asked is not None:  # last: where it is one that counts anyway, that is how it is known
+        yield "--toolkit", places.asked
 
 
 def _root_of(nvcc: Path, places: Places) -> Path | None:
     """Return the toolkit of an nvcc on PATH. A link is followed; a compiler cache's link is no toolkit."""
-    if not nvcc.is_file():
+    if not is_file(nvcc):
         return None
     real = _real(nvcc)
     if "cache" in real.name:
@@ -198,7 +204,7 @@ def _wrapped(nvcc: Path) -> str | None:
 
 
 def _newest_first(local: Path) -> list[Path]:
-    folders = [(parse_version(folder.name.removeprefix("cuda-")), folder) for folder in local.glob("cuda-*")]
+    folders = [(parse_version(folder.name.removeprefix("cuda-")), folder) for folder in matching(local, "cuda-*")]
     return [folder for version, folder in sorted(folders, key=lambda pair: pair[0] or Version(0, 0), reverse=True)]
 
 
@@ -216,13 +222,13 @@ def _shown(folder: Path, real: Path) -> Path:
 
 def _no_nvcc(root: Path, origin: str) -> Finding:
     fix = f"unset {origin}, or let it name the folder that has bin/nvcc"
-    if not root.is_dir():
+    if not is_folder(root):
         text = f"{origin}={root}: no such folder"
     else:
         text = f"{origin}={root}: bin/nvcc is missing"
-        if (root / "nvcc").is_file():
+        if is_file(root / "nvcc"):
             fix = f"set {origin}={root.parent}: the folder above bin"
-    if root.name == "nvcc" and root.is_file():
+    if root.name == "nvcc" and is_file(root):
         text, fix = f"{origin}={root}: a file, expected a folder", f"set {origin}={root.parent.parent}"
     return Finding("nvcc-missing", text, fix, True, "bin/nvcc")
 
@@ -230,16 +236,16 @@ def _no_nvcc(root: Path, origin: str) -> Finding:
 def _include(root: Path, machine: str) -> tuple[Path | None, bool]:
     folders = [root / "include", *(root / "targets" / triple / "include" for triple in _TRIPLES.get(machine, ()))]
     for folder in folders:
-        if (folder / "cuda_runtime.h").is_file():
+        if is_file(folder / "cuda_runtime.h"):
             return folder, True
-    return next((folder for folder in folders if folder.is_dir()), None), False
+    return next((folder for folder in folders if is_folder(folder)), None), False
 
 
 def _libdir(root: Path, machine: str) -> Path | None:
     names = ["lib64", *(f"targets/{triple}/lib" for triple in _TRIPLES.get(machine, ())), "lib", "lib/x64"]
     if root.name == "usr":
         names = [f"lib/{machine}-linux-gnu", *names]
-    folders = [root / name for name in names if (root / name).is_dir()]
+    folders = [root / name for name in names if is_folder(root / name)]
     for patterns in (("libcudart.so", "libcudart_static.a"), ("libcudart.so.*",)):
         for folder in folders:
             if any(_first(folder, pattern) for pattern in patterns):
@@ -268,7 +274,7 @@ def _libraries(root: Path, libdir: Path | None) -> Iterator[Finding]:
         )
         return
     static = _first(libdir, "libcudart_static.a")
-    runtime, link_name = _first(libdir, "libcudart.so.*"), (libdir / "libcudart.so").exists()
+    runtime, link_name = _first(libdir, "libcudart.so.*"), exists(libdir / "libcudart.so")
     if not static:
         yield Finding(
             "cudart-static-missing",
@@ -333,7 +339,7 @@ def _toolkit(
         include=include,
         libdir=libdir,
         cudart_runtime=_first(libdir, "libcudart.so.*") if libdir else None,
-        cudart_link_name=libdir is not None and (libdir / "libcudart.so").exists(),
+        cudart_link_name=libdir is not None and exists(libdir / "libcudart.so"),
         cudart_static=libdir is not None and _first(libdir, "libcudart_static.a") is not None,
         stub=_stub(libdir) if libdir else None,
         cublas=cublas_version(include) if include else None,
@@ -346,19 +352,21 @@ def _toolkit(
 
 def _first(folder: Path, pattern: str) -> str | None:
     """Return the name that matches; of several the shortest, so that libcudart.so.13 counts before .13.0.96."""
-    names = sorted((path.name for path in folder.glob(pattern)), key=lambda name: (len(name), name))
+    names = sorted((path.name for path in matching(folder, pattern)), key=lambda name: (len(name), name))
     return names[0] if names else None
 
 
 def _stub(libdir: Path) -> Path | None:
     stub = libdir / "stubs" / "libcuda.so"
-    return stub if stub.exists() else None
+    return stub if exists(stub) else None
 
 
 def _version(
     nvcc: Path, root: Path, include: Path | None, places: Places
 ) -> tuple[Version | None, str | None, str | None]:
-    answer = ask([nvcc, "--version"], places.environment)
+    # nvcc reads flags from these even here: one that it does not know would look like a broken toolkit.
+    plain = {name: value for name, value in places.environment.items() if name not in _FLAGS}
+    answer = ask([nvcc, "--version"], plain)
     if answer.ok and (found := _RELEASE.search(answer.output)) and (version := parse_version(found[2])):
         return version, "nvcc --version", None
     version, source = _version_of_files(root, include)

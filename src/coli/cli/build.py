@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,6 +42,31 @@ def command(settings: Resolved) -> None:
     Without --cell: every CPU level, and one CUDA library, with a toolkit made from pinned wheels where none is
     installed. CUDA_ARCH, NO_TC, DEEPGEMM, DEEPGEMM_HOME, CUDA_HOME, NVCC_CCBIN and NVCC_APPEND_FLAGS are honoured.
     """
+    with _ending_at_once():
+        _build(settings)
+
+
+@contextlib.contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end a build as Ctrl-C does: with its compilers, and without what is half made."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one, and may
+                before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _build(settings: Resolved) -> None:
     from coli.build_matrix.matrix import load_matrix
 
     start = time.monotonic()
