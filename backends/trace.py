@@ -88,6 +88,7 @@ class CandidateTrace:
     kind: str = ""  # of the manifest: cpu or cuda
     devices: tuple[VisibleDevice, ...] = ()  # those that a CUDA library serves
     stages: tuple[str, ...] = ()
+    sha256: str = ""  # of the file, once it was opened in the child process
 
     @property
     def refusal(self) -> Finding | None:
