@@ -71,7 +71,7 @@ def read_manifest(library: Path) -> Manifest:
     """Read and check the manifest of ``library``. Raises ManifestError."""
     path = manifest_path(library)
     try:
-        with open(path, "rb", opener=_without_waiting) as file:  # noqa: PTH123
+        with open(path, "rb", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ManifestError("unreadable", f"{path.name} is not a regular file")
             data = file.read(_MAX_BYTES + 1)

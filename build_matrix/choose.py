@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coli.backends.targets import Target
@@ -55,8 +55,6 @@ def choose_toolkit(
     """
     if insists_tc:
         toolkits = sorted(toolkits, key=lambda one: not has_block_scaling(one, matrix))
-    if asked is not None:
-        return _asked(asked, toolkits, matrix)
     usable = [one for one in toolkits if one.usable]
     stale = [one for one in toolkits if one.origin in _NAMED and not one.usable]
     warnings = [
@@ -64,6 +62,16 @@ def choose_toolkit(
         + "; ".join(finding.text for finding in one.findings if finding.blocking)
         for one in stale
     ]
+    if asked is not None:
+        chosen = _asked(asked, toolkits, matrix)
+        if isinstance(chosen, Refusal):
+            return chosen
+        for one in usable:
+            if one.origin in _NAMED and one.root != chosen.toolkit.root:
+                warnings.append(
+                    f"{one.origin}={one.root} is not used: {asked.text[:200]} is asked for ({asked.origin})"
+                )
+        return replace(chosen, warnings=tuple(warnings))
     named = [one for one in usable if set(_NAMED) & {one.origin, *one.also}]
     if not usable:
         return _none(toolkits, matrix)

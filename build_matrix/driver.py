@@ -198,7 +198,7 @@ def _ninja_will_see(folder: Path, files: Mapping[str, str]) -> bool:
     """Tell whether dates alone show Ninja what changed since this folder was last compiled in.
 
     Archives and installers give files old dates: such a file is older than the objects of the one it replaced. So it is
-    with a build that was killed, of which nobody knows what it had compiled.
+    with a build that was killed, of which nobody knows what it had compiled, and after the clock was set back.
     """
     record = folder / _COMPILED
     try:
@@ -206,7 +206,7 @@ def _ninja_will_see(folder: Path, files: Mapping[str, str]) -> bool:
         last_ns = record.stat().st_mtime_ns
     except (OSError, ValueError, RecursionError):
         return not any(folder.iterdir())
-    if not isinstance(before, dict):
+    if not isinstance(before, dict) or last_ns > time.time_ns():
         return False
     changed = [path for path, sha256 in files.items() if before.get(path) != sha256]
     return set(before) <= set(files) and all(Path(path).stat().st_mtime_ns > last_ns for path in changed)

@@ -221,7 +221,9 @@ def _shown(folder: Path, real: Path) -> Path:
 
 
 def _no_nvcc(root: Path, origin: str) -> Finding:
-    fix = f"unset {origin}, or let it name the folder that has bin/nvcc"
+    fix = "name the folder that has bin/nvcc"
+    if not origin.startswith("-"):
+        fix = f"unset {origin}, or let it {fix}"
     if not is_folder(root):
         text = f"{origin}={root}: no such folder"
     else:

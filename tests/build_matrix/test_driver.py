@@ -330,3 +330,14 @@ def test_the_full_disk_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ColiError) as caught:
         bench.run()
     assert caught.value.code == "build.io" and caught.value.subject.startswith(str(bench.folder / "data"))
+
+
+def test_a_clock_that_was_set_back_starts_the_folder_anew(bench: Bench) -> None:
+    bench.run()
+    left = bench.build_folder / "left.o"
+    for path in (left, bench.build_folder / "compiled.json"):
+        path.touch() if path == left else None
+        os.utime(path, (time.time() + 1e7, time.time() + 1e7))
+    bench.source.write_text("another")
+    os.utime(bench.source, (time.time() + 2e7, time.time() + 2e7))
+    assert isinstance(bench.run(), Built) and not left.exists()

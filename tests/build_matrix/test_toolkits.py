@@ -269,3 +269,15 @@ def test_a_path_that_cannot_be_looked_at_is_passed_over(tmp_path: Path, monkeypa
     # A superuser's test cannot have such a folder; below Python 3.14 Path.is_file hands the error on.
     monkeypatch.setattr(os, "stat", forbidden)
     assert not (is_file(tmp_path) or is_folder(tmp_path) or exists(tmp_path))
+
+
+def test_a_variable_that_does_not_count_beside_what_is_asked_for_is_named(tmp_path: Path) -> None:
+    older = toolkit(tmp_path / "older", "12.8.93", gcc=14)
+    newer = toolkit(tmp_path / "newer", "13.0.88", gcc=15)
+    (tmp_path / "empty").mkdir()
+    for home, said in ((older, "13.0 is asked for (--cell)"), (tmp_path / "empty", "bin/nvcc is missing")):
+        variables = {"PATH": f"{newer}/bin:/usr/bin:/bin", "CUDA_HOME": str(home)}
+        found = find_toolkits(Places(variables, "x86_64", site_folders=()))
+        chosen = choose_toolkit(Value("13.0", "--cell"), found, (), None, load_matrix())
+        assert isinstance(chosen, ChosenToolkit) and chosen.toolkit.version == Version(13, 0, 88)
+        assert any(f"CUDA_HOME={home} is not used" in text and said in text for text in chosen.warnings)
