@@ -32,6 +32,7 @@ __all__ = ["command"]
 
 _EXIT_FAILED = 1
 _SCHEMA = "coli.build/1"
+_LOG_LINE = 300
 
 
 @click.command("build")
@@ -190,12 +191,11 @@ def _list(listed: list[Cell], settings: Resolved, terminal: Terminal) -> None:
         click.echo(json.dumps({"schema": _SCHEMA, "cells": rows}, ensure_ascii=False))
         return
     terminal.table(
-        ("cell", "machines", "tags", "evidence"),
+        ("cell", "machines", "evidence"),  # three, so that they fit 80 columns; --json has the tags
         [
             (
                 cell.id,
-                " ".join(cell.machines),
-                " ".join(cell.tags),
+                " ".join(cell.machines) if len(cell.machines) == 1 else "all",
                 f"refused: {cell.refused_by}" if cell.refused_by else evidence,
             )
             for cell, evidence in cells
@@ -220,9 +220,9 @@ def _explain(one: Plan | Refused, settings: Resolved, terminal: Terminal) -> Non
 def _show_notes(plan: Plan, terminal: Terminal) -> None:
     terminal.line(f"{plan.cell.id}")
     for note in plan.notes:
-        terminal.line(f"  {note}")
+        terminal.paragraph(note, 2)
     for warning in plan.warnings:
-        terminal.line(f"  warning: {warning}")
+        terminal.paragraph(f"warning: {warning}", 2)
 
 
 def _state(outcome: Outcome) -> str:
@@ -238,15 +238,16 @@ def _show(outcome: Outcome, terminal: Terminal) -> None:
         terminal.line(f"{outcome.plan.cell.id}: {outcome.state} in {outcome.seconds:.1f} s: {outcome.library}")
     elif isinstance(outcome, Failed):
         terminal.line(f"{outcome.plan.cell.id}: FAILED in {outcome.step} after {outcome.seconds:.1f} s")
-        terminal.line(f"  cause: {outcome.cause.id}: {outcome.cause.cause}")
+        terminal.paragraph(f"cause: {outcome.cause.id}: {outcome.cause.cause}", 2)
         if outcome.cause.fix:
-            terminal.line(f"  fix:   {outcome.cause.fix}")
-        for line in outcome.tail:
-            terminal.line(f"  | {line}")
+            terminal.paragraph(f"fix:   {outcome.cause.fix}", 2)
+        for line in outcome.tail:  # a compiler's command has a thousand characters
+            terminal.line(f"  | {line if len(line) <= _LOG_LINE else line[:_LOG_LINE] + ' ...'}")
         terminal.line(f"  whole log: {outcome.log}")
     else:
         terminal.line(f"{outcome.cell}: refused ({outcome.refusal.rule})")
-        terminal.line("  " + outcome.refusal.error().text().replace("\n", "\n  "))
+        for line in outcome.refusal.error().text().splitlines():
+            terminal.paragraph(line.strip(), 2 + len(line) - len(line.lstrip()))
 
 
 def _plan_document(plan: Plan) -> dict[str, Any]:
