@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -25,6 +26,8 @@ from coli.backends.manifest import file_sha256
 from coli.build_matrix.classify import Cause, classify
 from coli.build_matrix.lock import locked
 from coli.build_matrix.plan import Plan, combined_sha256, sources_of
+from coli.build_matrix.tool import ask
+from coli.build_matrix.version import parse_version
 from coli.errors import ColiError
 
 if TYPE_CHECKING:
@@ -109,6 +112,10 @@ def build(
             (folder / "stamp.json").unlink(missing_ok=True)
             made = _environment(environment, plan, tools, folder)
             with log.open("wb") as output, _compiling(folder, files):
+                if (problem := _too_old(plan, tools, made)) is not None:
+                    output.write(f"{problem}\n".encode())
+                    output.flush()
+                    return _failed(plan, "configure", log, start)
                 for step, command in _commands(plan, tools, folder, jobs):
                     tell(step)
                     output.write(f"$ {json.dumps([str(part) for part in command])}\n".encode())
@@ -146,6 +153,18 @@ def _commands(plan: Plan, tools: Tools, folder: Path, jobs: int) -> list[tuple[s
     ]
     compile_: list[object] = [tools.cmake, "--build", folder, "--target", plan.target, "-j", str(jobs)]
     return [("configure", configure), ("compile", compile_)]
+
+
+def _too_old(plan: Plan, tools: Tools, environment: Mapping[str, str]) -> str | None:
+    """Say in CMake's own words that it is too old for a recipe: what an older one says of `120f` names no cause."""
+    if plan.recipe is None:
+        return None
+    answer, need = ask([tools.cmake, "--version"], environment), plan.recipe.minimum_cmake
+    found = re.search(r"cmake version ([0-9.]+)", answer.output)
+    have = parse_version(found[1]) if found else None
+    if have is None or have >= need:
+        return None
+    return f"CMake {need.text} or higher is required. You are running version {have.text}: {tools.cmake}"
 
 
 def _run(command: Sequence[object], output: IO[bytes], environment: Mapping[str, str], lock: int) -> int:

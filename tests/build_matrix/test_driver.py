@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import shutil
 import signal
 import stat
@@ -20,14 +21,20 @@ import pytest
 from coli.backends.candidates import PACKAGE_LIB
 from coli.backends.manifest import file_sha256, manifest_path, read_manifest
 from coli.build_matrix.compilers import HostCompiler
+from coli.build_matrix.decide import Facts, decide_cell
 from coli.build_matrix.driver import Built, Failed, build, installed_library
 from coli.build_matrix.finish import AUDITED, evidence_of, finish_library
 from coli.build_matrix.lock import locked
-from coli.build_matrix.matrix import parse_cell
+from coli.build_matrix.matrix import load_matrix, parse_cell
 from coli.build_matrix.plan import Plan, plan_cpu
+from coli.build_matrix.recipe import Recipe
+from coli.build_matrix.request import Request, Value
+from coli.build_matrix.toolkits import Places, probe_toolkit
 from coli.build_matrix.tools import Tools
 from coli.build_matrix.version import Version
 from coli.errors import ColiError
+
+from machines import toolkit  # isort: skip
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="not run: other file names")
 
@@ -293,14 +300,14 @@ def test_two_builds_of_one_cell_do_not_meet(bench: Bench) -> None:
     assert [outcome.state for outcome in outcomes if isinstance(outcome, Built)] == ["built"]
 
 
-@pytest.mark.parametrize("text", ["[]", "null", "{", "[" * 100_000])
-@pytest.mark.parametrize("name", ["stamp.json", "compiled.json"])
-def test_a_damaged_record_only_costs_the_build(bench: Bench, name: str, text: str) -> None:
+def test_damaged_records_only_cost_the_build(bench: Bench) -> None:
     bench.run()
-    bench.source.write_text("another")
-    (bench.build_folder / name).write_text(text)
-    built = bench.run()
-    assert isinstance(built, Built) and built.state == "built"
+    for text in ("[]", "[" * 100_000):
+        bench.source.write_text(bench.source.read_text() + "another")
+        for name in ("stamp.json", "compiled.json"):
+            (bench.build_folder / name).write_text(text)
+        built = bench.run()
+        assert isinstance(built, Built) and built.state == "built"
 
 
 def test_what_a_killed_install_left_is_removed(bench: Bench) -> None:
@@ -341,3 +348,24 @@ def test_a_clock_that_was_set_back_starts_the_folder_anew(bench: Bench) -> None:
     bench.source.write_text("another")
     os.utime(bench.source, (time.time() + 2e7, time.time() + 2e7))
     assert isinstance(bench.run(), Built) and not left.exists()
+
+
+@pytest.mark.parametrize(("version", "state"), [("3.31.7", "failed"), ("3.31.8", "built"), ("4.4.0", "built")])
+def test_a_cmake_that_does_not_know_the_targets_is_named(bench: Bench, version: str, state: str) -> None:
+    root = toolkit(bench.folder / "cuda", "13.0.88", gcc=15)
+    one = probe_toolkit(root, "CUDA_HOME", Places({"PATH": os.environ["PATH"]}, "x86_64"))
+    request = Request(cuda_arch=Value("120f", "environment"))
+    decided = decide_cell(request, Facts((one,), (bench.plan.compiler,)), load_matrix(), "generic")
+    assert isinstance(decided, Recipe)
+    script = f"#!/bin/sh\necho 'cmake version {version}'\nexec {shlex.quote(str(bench.tools.cmake))} \"$@\"\n"
+    cmake = bench.folder / "versioned"
+    cmake.write_text(script)
+    cmake.chmod(0o755)
+    bench.tools = replace(bench.tools, cmake=cmake)
+    plan = replace(bench.plan, recipe=decided)
+    outcome = bench.run(plan)
+    assert isinstance(outcome, Failed)
+    if state == "failed":
+        assert (outcome.step, outcome.cause.id) == ("configure", "cmake-too-old") and "3.31.7" in outcome.tail[-1]
+    else:
+        assert outcome.step == "audit"  # what the played CMake hands out has no device code
