@@ -19,7 +19,7 @@ __all__ = ["PACKAGE_LIB", "Search", "default_search", "find_candidates", "is_fil
 PACKAGE_LIB = Path(__file__).with_name("lib")
 _LIBRARY = re.compile(r"(?:lib)?coli_(\w+)\.(?:so|dll|dylib)")
 _GPU = re.compile(r"none|[0-9]{1,4}|(GPU|MIG)-[0-9A-Za-z/-]{1,120}")
-_MAX_ENTRIES = 10_000  # of one folder
+_MAX_ENTRIES = 1_000_000  # of one folder
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ def matches(candidate: Candidate, selection: str) -> bool:
 
 def _scan(folder: Path, origin: str) -> tuple[Place, list[Candidate]]:
     try:
-        names = sorted(entry.name for _, entry in zip(range(_MAX_ENTRIES), folder.iterdir(), strict=False))
+        listed = (entry.name for _, entry in zip(range(_MAX_ENTRIES), folder.iterdir(), strict=False))
+        names = sorted(name for name in listed if _LIBRARY.fullmatch(name))
     except (FileNotFoundError, NotADirectoryError):
         return Place(origin, folder, "absent"), []
     except OSError:

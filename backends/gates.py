@@ -57,18 +57,19 @@ def _open_to_others(path: Path, what: str) -> str | None:
 
 
 def _folder_open_to_others(path: Path) -> str | None:
-    """Look at the folders above ``path``.
+    """Look at the folders above ``path``, and at those above what its links lead to.
 
     In one with the sticky bit (/tmp) only the owner can replace what lies there.
     """
-    below = path
-    for folder in path.parents:
-        status = folder.stat()
-        if status.st_mode & stat.S_IWOTH:
-            sticky = bool(status.st_mode & stat.S_ISVTX)
-            if not sticky or below.stat().st_uid not in (0, os.geteuid()):
-                return f"anyone may replace files in {folder} (mode {stat.S_IMODE(status.st_mode):04o})"
-        below = folder
+    for place in dict.fromkeys((path, path.resolve())):
+        below = place
+        for folder in place.parents:
+            status = folder.stat()
+            if status.st_mode & stat.S_IWOTH:
+                sticky = bool(status.st_mode & stat.S_ISVTX)
+                if not sticky or below.lstat().st_uid not in (0, os.geteuid()):
+                    return f"anyone may replace files in {folder} (mode {stat.S_IMODE(status.st_mode):04o})"
+            below = folder
     return None
 
 

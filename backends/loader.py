@@ -24,7 +24,7 @@ from coli.backends.device_gates import (
 )
 from coli.backends.devices import DeviceFacts, Selection, engine_environment, probe_devices, select_devices
 from coli.backends.files import is_file
-from coli.backends.manifest import Manifest
+from coli.backends.manifest import Manifest, file_sha256
 from coli.backends.probe import DEADLINE_S, Answer, cache_key, probe_library, read_cached, write_cached
 from coli.backends.targets import DriverLimits
 from coli.backends.toolkit_places import Places
@@ -149,9 +149,11 @@ def examine(
         tuple(s.device for s in served),
         stages,
         None if cublaslt is None else decide_opening(cublaslt, answer),
+        sha256,
     )
 
 
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 _DEVICE_GATES = ("driver", "devices", "architecture", "memory")
 
 
@@ -217,12 +219,17 @@ def _ask(
     if kept is not None:
         try:
             return kept, _judge(kept, kind), True
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except _MALFORMED:
             kept = None  # damaged: ask again and replace it
     answer = probe_library(path, canary, deadline_s, kind, environment, opens)
+    try:
+        judged = _judge(answer, kind)
+    except _MALFORMED:  # a library that writes where the child does is a broken one
+        answer = Answer({}, "exit", "its answer is not that of the loader's child")
+        judged = _judge(answer, kind)
     if search.keeps:
         write_cached(search.cache_folder, key, answer)
-    return answer, _judge(answer, kind), False
+    return answer, judged, False
 
 
 def _identity(path: Path) -> tuple[str, ...]:
@@ -362,8 +369,10 @@ def load(
     # CUDA reads its variables when it starts; set before the library is opened, they number the served devices from 0.
     if chosen.kind == "cuda":
         export_variables(engine_environment(chosen.devices, search.environment))
-    served = [(trace.candidates[index].candidate, trace.candidates[index].stages) for index in trace.chain]
-    chain = tuple(Opened(c.name, c.path, open_verified(c.path), stages) for c, stages in served)
+    chain = tuple(
+        Opened(c.candidate.name, c.candidate.path, open_verified(c.candidate.path, c.sha256), c.stages)
+        for c in (trace.candidates[index] for index in trace.chain)
+    )
     device = ", ".join(device.name for device in chosen.devices) or "cpu"
     found = chosen.cublaslt
     fast_library = found.path if found is not None and found.opens else None
@@ -389,25 +398,28 @@ def _gpu_refused(trace: Trace, search: Search) -> BackendRefused:
     )
 
 
-def open_verified(path: Path) -> int:
+def open_verified(path: Path, sha256: str) -> int:
     """Open a library that passed every gate in this process and return the address of its table.
 
-    Raises BackendRefused.
+    ``sha256``: of the bytes that passed. Raises BackendRefused, also when a build has put another library there since:
+    nobody has compared its table with ours.
     """
     from coli.backends._probe import open_library, query_table
 
     try:
-        address = query_table(open_library(path))
+        library = open_library(path)
+        same = file_sha256(path) == sha256
+        address = query_table(library) if same else None
     except (OSError, AttributeError) as error:
         address, reason = None, str(error)
     else:
-        reason = "its query returned null"
+        reason = "its query returned null" if same else "it was replaced meanwhile"
     if not address:
         raise BackendRefused(
             str(path),
             "it opened in the child process and does not in this one",
             observed=reason,
-            fix="run `coli backends explain` on it, and look for a library that was replaced meanwhile",
+            fix="start again: another build may have been installed meanwhile; `coli backends explain` looks at it",
             code="backend.open",
         )
     return address

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,11 +64,18 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a path; a FIFO must not make the loader wait for whoever writes into it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def read_manifest(library: Path) -> Manifest:
     """Read and check the manifest of ``library``. Raises ManifestError."""
     path = manifest_path(library)
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ManifestError("unreadable", f"{path.name} is not a regular file")
             data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         raise ManifestError("missing", f"{path.name} is not there") from None
@@ -100,7 +109,7 @@ def read_manifest(library: Path) -> Manifest:
     flavour: Target | None = None
     cublaslt: int | None = None
     if kind == "cuda":
-        version = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", text("toolkit"))
+        version = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,3})", text("toolkit"))
         if version is None:
             raise ManifestError("field", f"{path.name}: toolkit is {text('toolkit')!r:.60}, expected major.minor")
         toolkit = (int(version[1]), int(version[2]))

@@ -116,7 +116,7 @@ def _parse_steps(data: bytes) -> dict[str, dict[str, Any]]:
     for line in data.splitlines():
         try:
             facts = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # the library may write where the child does
             break
         if not isinstance(facts, dict) or not isinstance(facts.get("step"), str):
             break
@@ -145,7 +145,7 @@ def read_cached(folder: Path | None, key: str) -> Answer | None:
         with (folder / f"{key}.json").open("rb") as file:
             document = json.loads(file.read(_MAX_ANSWER_BYTES))
         steps, end, detail = document["steps"], document["end"], document["detail"]
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     if not isinstance(steps, dict) or not all(isinstance(facts, dict) for facts in steps.values()):
         return None

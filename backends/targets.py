@@ -43,8 +43,8 @@ MINIMUM = Capability(8, 0)
 # own (CUDA programming guide, binary compatibility). PTX runs on them like everywhere.
 TEGRA = frozenset(Capability(*pair) for pair in ((3, 2), (5, 3), (6, 2), (7, 2), (8, 7), (8, 8), (10, 1), (11, 0)))
 
-_TARGET = re.compile(r"(sm|compute)_(\d{2,3})([af]?)")
-_CAPABILITY = re.compile(r"(\d{1,2})[.,](\d)")
+_TARGET = re.compile(r"(sm|compute)_([0-9]{2,3})([af]?)")
+_CAPABILITY = re.compile(r"([0-9]{1,2})[.,]([0-9])")
 
 
 @dataclass(frozen=True, order=True)

@@ -29,7 +29,8 @@ class Places:
     """Where to look. Everything lies below ``root``, so that another machine's files can be replayed.
 
     ``environment``: variables of the machine, PATH among them. ``site_folders``: where pip installs. ``made``: roots of
-    toolkits that were made from wheels, by id (`pypi:13.0`). ``machine``: x86_64 or aarch64.
+    toolkits that were made from wheels, by id (`pypi:13.0`). ``machine``: x86_64 or aarch64. ``asked``: a folder that
+    --toolkit names.
     """
 
     environment: Mapping[str, str]
@@ -37,6 +38,7 @@ class Places:
     root: Path = Path("/")
     site_folders: tuple[Path, ...] = ()
     made: Mapping[str, Path] | None = None
+    asked: Path | None = None
 
     def locate(self, path: str) -> Path:
         """Return where an absolute path of the machine lies here."""
@@ -60,7 +62,7 @@ def named_roots(places: Places) -> Iterator[tuple[str, Path]]:
     """Yield the roots that variables name, whether they are there or not."""
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if value := places.environment.get(name, "").strip():
-            yield name, places.locate(value.rstrip("/") or "/")
+            yield name, places.locate(value.rstrip("/") or "/").absolute()
 
 
 def usual_roots(places: Places) -> Iterator[Path]:

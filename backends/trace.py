@@ -153,6 +153,7 @@ class CandidateTrace:
     devices: tuple[VisibleDevice, ...] = ()  # those that a CUDA library serves
     stages: tuple[str, ...] = ()
     cublaslt: CublasLt | None = None
+    sha256: str = ""  # of the file, once it was opened in the child process
 
     @property
     def refusal(self) -> Finding | None:

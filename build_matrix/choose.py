@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coli.backends.targets import Target
 from coli.build_matrix.arch import supports
-from coli.build_matrix.compilers import HostCompiler, accepted, newest_accepted
+from coli.build_matrix.compilers import HostCompiler, accepted, cxx_name, newest_accepted
 from coli.build_matrix.matrix import Bounds, Matrix
 from coli.build_matrix.recipe import Choice, Refusal
 from coli.build_matrix.request import Value
@@ -55,8 +55,6 @@ def choose_toolkit(
     """
     if insists_tc:
         toolkits = sorted(toolkits, key=lambda one: not has_block_scaling(one, matrix))
-    if asked is not None:
-        return _asked(asked, toolkits, matrix)
     usable = [one for one in toolkits if one.usable]
     stale = [one for one in toolkits if one.origin in _NAMED and not one.usable]
     warnings = [
@@ -64,6 +62,16 @@ def choose_toolkit(
         + "; ".join(finding.text for finding in one.findings if finding.blocking)
         for one in stale
     ]
+    if asked is not None:
+        chosen = _asked(asked, toolkits, matrix)
+        if isinstance(chosen, Refusal):
+            return chosen
+        for one in usable:
+            if one.origin in _NAMED and one.root != chosen.toolkit.root:
+                warnings.append(
+                    f"{one.origin}={one.root} is not used: {asked.text[:200]} is asked for ({asked.origin})"
+                )
+        return replace(chosen, warnings=tuple(warnings))
     named = [one for one in usable if set(_NAMED) & {one.origin, *one.also}]
     if not usable:
         return _none(toolkits, matrix)
@@ -121,12 +129,13 @@ def choose_compiler(
     if not found:
         return _refuse_compiler(matrix, "host-compiler-missing", subject, listed, limits, bounds)
     problem = accepted(found[0], bounds, minimum)
+    named = f"NVCC_CCBIN names it ({asked.origin})"
+    if cxx_name(Path(asked.text).name) != Path(asked.text).name:
+        named = f"it stands for NVCC_CCBIN={asked.text[:200]} ({asked.origin}), which links no C++ library"
     if problem is None:
-        return ChosenCompiler(found[0], f"NVCC_CCBIN names it ({asked.origin})")
+        return ChosenCompiler(found[0], named)
     if any(flag in _UNSUPPORTED for flag in flags):
-        return ChosenCompiler(
-            found[0], f"NVCC_CCBIN names it ({asked.origin})", (f"{problem}; NVCC_APPEND_FLAGS lets it pass",)
-        )
+        return ChosenCompiler(found[0], named, (f"{problem}; NVCC_APPEND_FLAGS lets it pass",))
     return _refuse_compiler(matrix, "host-compiler-unsupported", subject, problem, limits, bounds)
 
 
@@ -152,6 +161,8 @@ def _why(
         if one is best or theirs == mine:
             continue
         label = f"CUDA {one.version.short if one.version else '?'}"
+        if one.version and best.version and one.version.short == best.version.short:
+            label = str(one.root)
         if theirs[0] != mine[0]:
             reasons.append(f"the driver refuses {label}")
         elif theirs[1] != mine[1]:
@@ -171,7 +182,7 @@ def _asked(asked: Value, toolkits: Sequence[Toolkit], matrix: Matrix) -> ChosenT
     elif text.startswith("pypi:"):
         found = [one for one in toolkits if text in (one.origin, *one.also)]
     else:
-        found = [one for one in toolkits if str(one.root) == text.rstrip("/") or one.root == Path(text).absolute()]
+        found = [one for one in toolkits if str(one.root) == text.rstrip("/") or "--toolkit" in (one.origin, *one.also)]
     usable = [one for one in found if one.usable]
     if usable:
         best = usable[0]
@@ -181,7 +192,7 @@ def _asked(asked: Value, toolkits: Sequence[Toolkit], matrix: Matrix) -> ChosenT
         return _incomplete(subject, found, matrix)
     have = ", ".join(one.label for one in toolkits) or "none"
     rule = matrix.rule("toolkit-missing")
-    return Refusal(rule.id, subject, f"it is not here: {rule.reason}", rule.fix, observed=f"found: {have}")
+    return Refusal(rule.id, subject, f"it is not here: {rule.reason}", rule.fix, observed=have)
 
 
 def _none(toolkits: Sequence[Toolkit], matrix: Matrix) -> Refusal:
@@ -213,8 +224,9 @@ def _incomplete(subject: str, toolkits: Sequence[Toolkit], matrix: Matrix) -> Re
 
 def _is_named(compiler: HostCompiler, text: str) -> bool:
     if "/" not in text:
-        return text in compiler.names
+        return cxx_name(text) in compiler.names
     path = Path(text.rstrip("/"))
+    path = path.with_name(cxx_name(path.name)) if path.name else path
     return path in (compiler.path, compiler.path.parent) or (
         path.name in compiler.names and path.parent == compiler.path.parent
     )

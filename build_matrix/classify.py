@@ -367,6 +367,13 @@ CLASSES = (
         r"\bDoes not match the generator used previously\b",
     ),
     _class(
+        "dates-in-the-future",
+        "a file has a date in the future: the clock was set back, or files came from a machine whose clock was ahead",
+        "set the clock, then give the sources today's date (touch)",
+        r"\bmanifest 'build\.ninja' still dirty after \d+ tries\b",
+        r"\bninja: error: .*\bsystem time is not set\b",
+    ),
+    _class(
         "configure-missing",
         "the build folder is not configured",
         "run the build session again: it configures first; look for an earlier failure of CMake",

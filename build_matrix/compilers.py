@@ -16,6 +16,7 @@ from coli.build_matrix.version import Version
 __all__ = [
     "HostCompiler",
     "accepted",
+    "cxx_name",
     "find_compilers",
     "glibc_known_to",
     "host_bounds",
@@ -61,11 +62,10 @@ def find_compilers(places: Places, named: str | None = None) -> tuple[HostCompil
             continue
         for entry in names:
             by_file.setdefault(real_path(folder / entry), []).append(folder / entry)
-    if named and "/" in named:
+    if named and named.startswith("/"):  # what a relative one names depends on where one stands
         path = places.locate(named)
-        by_file.setdefault(real_path(path / "g++" if is_folder(path) else path), []).append(
-            path / "g++" if is_folder(path) else path
-        )
+        path = path / "g++" if is_folder(path) else path.with_name(cxx_name(path.name))
+        by_file.setdefault(real_path(path), []).append(path)
     found: dict[Path, HostCompiler] = {}
     for real, paths in list(by_file.items())[:_MAX_COMPILERS]:
         if "cache" in real.name:  # ccache under the compiler's name: the compiler itself is further on
@@ -76,6 +76,11 @@ def find_compilers(places: Places, named: str | None = None) -> tuple[HostCompil
             every = tuple(dict.fromkeys(path.name for path in paths))
             found[real] = replace(compiler, names=every, default=bool({"g++", "c++"} & set(every)))
     return tuple(found.values())
+
+
+def cxx_name(name: str) -> str:
+    """Return the name of the C++ compiler beside a C compiler: gcc links no C++ library, and nvcc's users name it."""
+    return re.sub(r"(^|-)gcc(?=-\d|$)", r"\1g++", name)
 
 
 def probe_compiler(path: Path, places: Places) -> HostCompiler | None:
@@ -95,7 +100,8 @@ def parse_compiler_version(text: str) -> tuple[str, Version] | None:
         return "clang", Version(int(found[1]), int(found[2]), int(found[3] or 0))
     bare = re.sub(r"\([^()]*\)", " ", line)  # packagers' versions stand in parentheses
     found = re.search(r"\s(\d+)\.(\d+)(?:\.(\d+))?(?=\s|$|-)", bare)
-    if found and ("Free Software Foundation" in head or "(GCC)" in line):
+    # The foundation's other programs name their licence; gcc does not.
+    if found and ("Free Software Foundation" in head or "(GCC)" in line) and "License GPL" not in head:
         return "gcc", Version(int(found[1]), int(found[2]), int(found[3] or 0))
     return None
 

@@ -35,6 +35,11 @@ _OURS = re.compile(
     r"--?(std|arch|gpu-architecture|code|gpu-code|gencode|generate-code|ccbin|compiler-bindir|fmad|ftz|prec-div|prec-sqrt"
     r"|use_fast_math|Ofast-compile)(=.*)?"
 )
+# A file of options would be no part of the build's identity, and nobody would see what it replaces.
+_FILE = re.compile(r"--?(optf|options-file)(=.*)?|(.*[=,])?@.+")
+_ROUNDING = re.compile(r"fast-math|ffp-contract|-Ofast|-f(unsafe-math|associative-math|reciprocal-math)|-std=")
+# What nvcc, which knows no single quotes and no backslashes, would read otherwise than a shell does.
+_SHELL = re.compile(r"""['\\]|"[^"]*\s[^"]*"|^[^"]*"(?:[^"]*"[^"]*")*[^"]*$""")
 
 
 @dataclass(frozen=True)
@@ -194,13 +199,13 @@ def _flags(value: Value | None, matrix: Matrix) -> tuple[str, ...]:
     if value is None:
         return ()
     try:
-        words = tuple(shlex.split(value.text))
+        words = tuple(shlex.split(value.text) if _SHELL.search(value.text) else value.text.split())
     except ValueError as error:
         raise _Refused(
             _refusal(matrix, "flags-replace-ours", f"NVCC_APPEND_FLAGS={value.text[:80]!r}", observed=str(error))
         ) from None
-    ours = [word for word in words if _OURS.fullmatch(word) or "fast-math" in word or "ffp-contract" in word]
-    ours += [word for word in words if "-std=" in word and word not in ours]
+    ours = [word for word in words if _OURS.fullmatch(word) or _FILE.fullmatch(word) or _ROUNDING.search(word)]
+    ours += [word for word in words if re.search(r"\s", word) and '"' in word]  # nvcc's variable cannot carry it
     if ours:
         raise _Refused(
             _refusal(

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from coli.backends.files import globbed, is_file
 from coli.build_matrix.headers import read_text
 
 __all__ = ["DeepGemm", "probe_deepgemm", "read_api"]
@@ -39,7 +40,7 @@ class DeepGemm:
 def probe_deepgemm(folder: Path) -> DeepGemm | None:
     """Find and read the headers in a folder: itself, include/ or deep_gemm/include/ below; None without them."""
     places = (folder, folder / "include", folder / "deep_gemm" / "include")
-    include = next((place for place in places if (place / KERNEL).is_file()), None)
+    include = next((place for place in places if is_file(place / KERNEL)), None)
     if include is None:
         return None
     api, templates, parameters = read_api(read_text(include / KERNEL))
@@ -77,7 +78,7 @@ def _list_at(text: str, at: int) -> list[str] | None:
 
 def _tree_sha256(folder: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.cuh"))[:_MAX_FILES]:
+    for path in globbed(folder, "**/*.cuh")[:_MAX_FILES]:
         data = read_text(path).encode()
         digest.update(f"{path.relative_to(folder).as_posix()}\0{len(data)}\0".encode())
         digest.update(data)

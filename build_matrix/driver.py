@@ -10,19 +10,24 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from coli.backends.manifest import file_sha256
 from coli.build_matrix.classify import Cause, classify
+from coli.build_matrix.lock import locked
 from coli.build_matrix.plan import Plan, combined_sha256, sources_of
+from coli.build_matrix.tool import ask
+from coli.build_matrix.version import parse_version
 from coli.errors import ColiError
 
 if TYPE_CHECKING:
@@ -33,6 +38,7 @@ __all__ = ["Built", "Failed", "build", "installed_library"]
 _LOG_TAIL_LINES = 12
 _KEY_CHARACTERS = 16
 _COMPILED = "compiled.json"
+_GRACE_S = 5.0  # for compilers that are told to end
 _FOLDERS_KEPT = 4  # of a cell, the latest: enough to go back and forth between two compilers and two flags
 
 
@@ -80,7 +86,7 @@ def build(
 
     ``builds``: parent of the build folders. ``jobs``: compilers at once. ``tell`` gets each step's name as it begins.
     ``finish(plan, library, sources_sha256)`` audits the new library and writes the manifest beside it, before it is
-    moved into place; it raises ColiError. Raises ColiError when a folder cannot be written.
+    moved into place; its ColiError makes the build a failed one. Raises ColiError when a folder cannot be written.
     """
     start = time.monotonic()
     folder = builds / plan.cell.id / plan.key[:_KEY_CHARACTERS]
@@ -93,36 +99,42 @@ def build(
         present = _sha256(target)
         if present is not None and _read_stamp(folder / "stamp.json") == {**stamp, "sha256": present}:
             return Built(plan, target, present, "unchanged", time.monotonic() - start, log)
-        folder.mkdir(parents=True, exist_ok=True)
-        _keep_latest(folder)
-        if not _ninja_will_see(folder, files):
-            shutil.rmtree(folder)
-            folder.mkdir()
-        (folder / "stamp.json").unlink(missing_ok=True)
-        made = _environment(environment, plan, tools, folder)
-        with log.open("wb") as output, _compiling(folder, files):
-            for step, command in _commands(plan, tools, folder, jobs):
-                tell(step)
-                output.write(f"$ {json.dumps([str(part) for part in command])}\n".encode())
-                output.flush()
-                code = subprocess.run(
-                    [str(part) for part in command],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=made,
-                    check=False,
-                ).returncode
-                if code != 0:
-                    output.write(f"exit code {code}\n".encode())
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(folder.parent / "lock", tell) as lock:
+            present = _sha256(target)  # another build may have had the lock, and have done it all
+            if present is not None and _read_stamp(folder / "stamp.json") == {**stamp, "sha256": present}:
+                return Built(plan, target, present, "unchanged", time.monotonic() - start, log)
+            folder.mkdir(exist_ok=True)
+            _keep_latest(folder)
+            if not _ninja_will_see(folder, files):
+                shutil.rmtree(folder)
+                folder.mkdir()
+            (folder / "stamp.json").unlink(missing_ok=True)
+            made = _environment(environment, plan, tools, folder)
+            with log.open("wb") as output, _compiling(folder, files):
+                if (problem := _too_old(plan, tools, made)) is not None:
+                    output.write(f"{problem}\n".encode())
                     output.flush()
-                    return _failed(plan, step, log, start)
-        tell("audit")
-        sha256 = _install(plan, folder / plan.library, target, sources, finish)
-        (folder / "stamp.json").write_text(json.dumps({**stamp, "sha256": sha256}), encoding="ascii")
+                    return _failed(plan, "configure", log, start)
+                for step, command in _commands(plan, tools, folder, jobs):
+                    tell(step)
+                    output.write(f"$ {json.dumps([str(part) for part in command])}\n".encode())
+                    output.flush()
+                    code = _run(command, output, made, lock)
+                    if code != 0:
+                        output.write(f"exit code {code}\n".encode())
+                        output.flush()
+                        return _failed(plan, step, log, start)
+            tell("audit")
+            try:
+                sha256 = _install(plan, folder / plan.library, target, sources, finish)
+            except ColiError as error:  # of the audit
+                cause = Cause(error.code, error.rule, error.fix or "", None, error.observed or "")
+                return Failed(plan, "audit", cause, (error.observed or "",), time.monotonic() - start, log)
+            _write(folder / "stamp.json", {**stamp, "sha256": sha256})
     except OSError as error:
         raise ColiError(
-            f"{error.filename or folder}",
+            f"{error.filename2 or error.filename or folder}",
             "the build cannot write here",
             observed=error.strerror or str(error),
             fix="free space or give another folder; build folders and the user data folder must be writable",
@@ -141,6 +153,42 @@ def _commands(plan: Plan, tools: Tools, folder: Path, jobs: int) -> list[tuple[s
     ]
     compile_: list[object] = [tools.cmake, "--build", folder, "--target", plan.target, "-j", str(jobs)]
     return [("configure", configure), ("compile", compile_)]
+
+
+def _too_old(plan: Plan, tools: Tools, environment: Mapping[str, str]) -> str | None:
+    """Say in CMake's own words that it is too old for a recipe: what an older one says of `120f` names no cause."""
+    if plan.recipe is None:
+        return None
+    answer, need = ask([tools.cmake, "--version"], environment), plan.recipe.minimum_cmake
+    found = re.search(r"cmake version ([0-9.]+)", answer.output)
+    have = parse_version(found[1]) if found else None
+    if have is None or have >= need:
+        return None
+    return f"CMake {need.text} or higher is required. You are running version {have.text}: {tools.cmake}"
+
+
+def _run(command: Sequence[object], output: IO[bytes], environment: Mapping[str, str], lock: int) -> int:
+    """Run CMake to its end and return its exit code. When this process is told to end, so are all that CMake started.
+
+    They get the lock too: were this process killed, the next build would wait for those that it leaves behind.
+    """
+    child = subprocess.Popen(
+        [str(part) for part in command],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=dict(environment),
+        start_new_session=True,
+        pass_fds=(lock,),
+    )
+    try:
+        return child.wait()
+    except BaseException:
+        for number in (signal.SIGINT, signal.SIGKILL):  # Ninja removes what is half written
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                os.killpg(child.pid, number)
+                child.wait(_GRACE_S)
+        raise
 
 
 def _environment(environment: Mapping[str, str], plan: Plan, tools: Tools, folder: Path) -> dict[str, str]:
@@ -169,33 +217,36 @@ def _ninja_will_see(folder: Path, files: Mapping[str, str]) -> bool:
     """Tell whether dates alone show Ninja what changed since this folder was last compiled in.
 
     Archives and installers give files old dates: such a file is older than the objects of the one it replaced. So it is
-    with a build that was killed, of which nobody knows what it had compiled.
+    with a build that was killed, of which nobody knows what it had compiled, and after the clock was set back.
     """
     record = folder / _COMPILED
     try:
         before = json.loads(record.read_bytes())
         last_ns = record.stat().st_mtime_ns
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return not any(folder.iterdir())
+    if not isinstance(before, dict) or last_ns > time.time_ns():
+        return False
     changed = [path for path, sha256 in files.items() if before.get(path) != sha256]
     return set(before) <= set(files) and all(Path(path).stat().st_mtime_ns > last_ns for path in changed)
 
 
 @contextlib.contextmanager
 def _compiling(folder: Path, files: Mapping[str, str]) -> Iterator[None]:
-    """Keep a record of the sources that the objects in ``folder`` are from; there is none while compilers run."""
+    """Keep a record of the sources that the objects in ``folder`` are from.
+
+    There is none while compilers run, nor after something broke them off.
+    """
     record = folder / _COMPILED
     record.unlink(missing_ok=True)
-    try:
-        yield
-    finally:
-        record.write_text(json.dumps(files), encoding="utf-8")
+    yield
+    _write(record, files)
 
 
 def _keep_latest(folder: Path) -> None:
     """Mark a build folder as the latest of its cell, and remove those that were not used for longest."""
     os.utime(folder)
-    others = [path for path in folder.parent.iterdir() if path != folder and path.is_dir()]
+    others = [path for path in folder.parent.iterdir() if path != folder and path.is_dir() and not path.is_symlink()]
     others.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for path in others[_FOLDERS_KEPT - 1 :]:
         shutil.rmtree(path, ignore_errors=True)
@@ -204,7 +255,14 @@ def _keep_latest(folder: Path) -> None:
 def _install(plan: Plan, library: Path, target: Path, sources: str, finish: Callable[[Plan, Path, str], None]) -> str:
     """Copy beside the target, check the copy, then move manifest and library into place; return the library's hash."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=target.parent) as fresh:
+    # Builds of other folders install here too, and a library must not meet the manifest of another.
+    with (
+        locked(target.parent.with_name(f".{target.parent.name}.lock")),
+        tempfile.TemporaryDirectory(prefix=".new-", dir=target.parent) as fresh,
+    ):
+        for left in target.parent.glob(".new-*"):  # of a process that was killed: we hold the lock
+            if left != Path(fresh):
+                shutil.rmtree(left, ignore_errors=True)
         copy = Path(fresh) / plan.library
         shutil.copyfile(library, copy)
         copy.chmod(0o755)
@@ -216,6 +274,12 @@ def _install(plan: Plan, library: Path, target: Path, sources: str, finish: Call
     return sha256 or ""
 
 
+def _write(path: Path, document: Mapping[str, object]) -> None:
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(json.dumps(document), encoding="utf-8")
+    fresh.replace(path)
+
+
 def _failed(plan: Plan, step: str, log: Path, start: float) -> Failed:
     text = log.read_text(encoding="utf-8", errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
@@ -225,7 +289,7 @@ def _failed(plan: Plan, step: str, log: Path, start: float) -> Failed:
 def _read_stamp(path: Path) -> dict[str, object] | None:
     try:
         stamp = json.loads(path.read_bytes()[:4096])
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return stamp if isinstance(stamp, dict) else None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from coli.backends.abi import ABI_MAJOR, ABI_MINOR
 from coli.backends.candidates import Search
 from coli.backends.cpu_level import cpu_level
+from coli.backends.files import globbed
 from coli.backends.loader import Machine, examine
 from coli.backends.manifest import SCHEMA, ManifestError, file_sha256, manifest_path, read_manifest
 from coli.backends.targets import parse_target
@@ -70,7 +71,7 @@ def finish_library(plan: Plan, library: Path, sources_sha256: str) -> None:
 def evidence_of(cell: Cell, data_folder: Path) -> str:
     """Return the evidence of the installed library of a cell; it counts only for the bytes that it was given for."""
     folder = data_folder / "backends" / cell.id
-    for manifest_file in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+    for manifest_file in globbed(folder, "*.json"):
         library = manifest_file.with_suffix("")
         try:
             manifest = read_manifest(library)
@@ -106,4 +107,5 @@ def _write(library: Path, document: dict[str, object]) -> None:
     path = manifest_path(library)
     fresh = path.with_name(path.name + ".new")
     fresh.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    fresh.chmod(0o644)  # whatever the umask: nobody else may write what the loader believes
     fresh.replace(path)

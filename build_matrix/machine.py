@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from coli.backends.devices import DeviceFacts, probe_devices, visible_devices
@@ -19,6 +20,7 @@ from coli.build_matrix.toolkits import Places, Toolkit, find_toolkits
 from coli.build_matrix.version import Version, parse_version
 from coli.build_matrix.wheels import Bundle, load_bundles, made_bundle, make_bundle
 from coli.errors import ColiError
+from coli.paths import user_path
 
 __all__ = ["decide_toolkit_wheels", "gather_facts", "this_machine"]
 
@@ -47,7 +49,7 @@ def gather_facts(
     machine = this_machine()
     bundles = load_bundles()
     made = {id: root for id, bundle in bundles.items() if (root := made_bundle(bundle, cache, machine)) is not None}
-    places = Places(environment, machine, site_folders=site_folders(), made=made)
+    places = Places(environment, machine, site_folders=site_folders(), made=made, asked=_asked_folder(request))
     compilers = find_compilers(places, request.nvcc_ccbin.text if request.nvcc_ccbin else None)
     if not wants_cuda:
         return Facts(toolkits=(), compilers=compilers)
@@ -55,11 +57,11 @@ def gather_facts(
     wanted, options = decide_toolkit_wheels(request, tensor_cores_for, toolkits, bundles, load_matrix())
     if wanted is not None and (wanted.id not in made or options):
         made[wanted.id] = make_bundle(wanted, cache, machine, environment, options, tell=tell)
-        places = Places(environment, machine, site_folders=places.site_folders, made=made)
+        places = replace(places, made=made)
         toolkits = find_toolkits(places)
     devices = probe_devices(environment, places.path_folders())
     cards = _cards(devices, environment)
-    home = probe_deepgemm(Path(request.deepgemm_home.text)) if request.deepgemm_home else None
+    home = probe_deepgemm(user_path(request.deepgemm_home.text).absolute()) if request.deepgemm_home else None
     pinned: DeepGemm | None = None
     if request.deepgemm_home is None and (names_deepgemm or wants_deepgemm(request, cards, load_matrix())):
         try:
@@ -104,6 +106,14 @@ def decide_toolkit_wheels(
     if wanted is None or not insists:
         return wanted, ()
     return wanted, tuple(wheel.option for wheel in wanted.wheels if wheel.option == "cublas")
+
+
+def _asked_folder(request: Request) -> Path | None:
+    """Return the folder that --toolkit names, None for a version or a toolkit from wheels."""
+    text = request.toolkit.text if request.toolkit is not None else ""
+    if not text or text.startswith("pypi:") or parse_version(text) is not None:
+        return None
+    return user_path(text).absolute()
 
 
 def _cards(devices: DeviceFacts, environment: Mapping[str, str]) -> tuple[Card, ...]:

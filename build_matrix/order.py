@@ -126,6 +126,15 @@ def _plan_cpu(cell: Cell, facts: Facts, matrix: Matrix, backends: Path) -> Plan 
     compiler = newest_accepted(facts.compilers, _NO_BOUNDS, matrix.minimum_compiler)
     if compiler is None:
         rule = matrix.rule("host-compiler-missing")
-        listed = ", ".join(one.label for one in facts.compilers) or "none"
-        return Refused(cell.id, Refusal(rule.id, f"compiler for {cell.id}", rule.reason, rule.fix, observed=listed))
+        listed = ", ".join(one.label for one in facts.compilers) or "none on PATH"
+        oldest = " or ".join(f"{family} {version}" for family, version in sorted(matrix.minimum_compiler.items()))
+        refusal = Refusal(
+            rule.id,
+            f"compiler for {cell.id}",
+            "its sources are C++17",
+            "apt install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora, RHEL)",
+            observed=listed,
+            expected=f"{oldest}, or later",
+        )
+        return Refused(cell.id, refusal)
     return plan_cpu(cell, compiler, backends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +23,21 @@ NOT_OURS = (
     *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX"),
     *("DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES"),
     *("CMAKE_BUILD_TYPE", "CMAKE_TOOLCHAIN_FILE", "CMAKE_PREFIX_PATH", "CMAKE_INCLUDE_PATH", "CMAKE_LIBRARY_PATH"),
+    # CMake's checks of the compilers run in projects of their own, which do not know our launchers.
+    *(f"CMAKE_{language}_{what}_LAUNCHER" for language in ("C", "CXX", "CUDA") for what in ("COMPILER", "LINKER")),
+    *("CMAKE_GENERATOR", "CMAKE_GENERATOR_INSTANCE", "CMAKE_GENERATOR_PLATFORM", "CMAKE_GENERATOR_TOOLSET"),
+    *("CMAKE_PROGRAM_PATH", "CMAKE_CONFIGURATION_TYPES", "LD_RUN_PATH"),
 )
 """Variables that sway CMake, the compilers or the link, and are no part of a build's identity: none reaches them."""
+
+
+def _as_nvcc_reads(word: str) -> str:
+    """Return a flag as nvcc takes it from its variable: of quotes it knows double ones, behind the option's name."""
+    if not re.search(r"\s", word):
+        return word
+    name = re.match(r"--?[A-Za-z][\w-]*=|-[IDLU]|", word)
+    at = name.end() if name else 0
+    return f'{word[:at]}"{word[at:]}"'
 
 
 @dataclass(frozen=True)
@@ -128,11 +142,7 @@ class Recipe:
         changes: dict[str, str | None] = dict.fromkeys(NOT_OURS)
         changes["NVCC_CCBIN"] = None
         changes["CUDA_HOME"] = changes["CUDA_PATH"] = str(self.toolkit.root)
-        changes["NVCC_APPEND_FLAGS"] = None
-        if self.append_flags:
-            import shlex
-
-            changes["NVCC_APPEND_FLAGS"] = shlex.join(self.append_flags)
+        changes["NVCC_APPEND_FLAGS"] = " ".join(map(_as_nvcc_reads, self.append_flags)) or None
         if self.toolkit.libdir is not None and not (self.toolkit.root / "lib64").is_dir():
             changes["LIBRARY_PATH"] = str(self.toolkit.libdir)
         return changes

@@ -24,6 +24,7 @@ from coli.build_matrix.version import Version, parse_version
 __all__ = ["Finding", "Places", "Toolkit", "find_toolkits", "probe_toolkit"]
 
 _RELEASE = re.compile(r"release (\d+\.\d+), V(\d+\.\d+\.\d+)")
+_FLAGS = ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS")
 _DISTRIBUTION = ("/usr/lib/nvidia-cuda-toolkit", "/usr/lib/cuda")
 
 
@@ -81,7 +82,7 @@ def find_toolkits(places: Places) -> tuple[Toolkit, ...]:
     """Find all toolkits, in the order they count: variables, PATH, usual folders, conda, wheels, made ones."""
     found: dict[Path, tuple[Path, list[str]]] = {}
     for origin, folder in _candidates(places):
-        named = origin in ("CUDA_HOME", "CUDA_PATH")
+        named = origin in ("CUDA_HOME", "CUDA_PATH", "--toolkit")
         if not named and not is_file(folder / "bin" / "nvcc"):
             continue
         real = real_path(folder)
@@ -141,6 +142,8 @@ def _candidates(places: Places) -> Iterator[tuple[str, Path]]:
         yield "wheel", folder
     for identifier, folder in (places.made or {}).items():
         yield identifier, folder
+    if places.asked is not None:  # last: where it is one that counts anyway, that is how it is known
+        yield "--toolkit", places.asked
 
 
 def _root_of(nvcc: Path, places: Places) -> Path | None:
@@ -178,7 +181,9 @@ def _shown(folder: Path, real: Path) -> Path:
 
 
 def _no_nvcc(root: Path, origin: str) -> Finding:
-    fix = f"unset {origin}, or let it name the folder that has bin/nvcc"
+    fix = "name the folder that has bin/nvcc"
+    if not origin.startswith("-"):
+        fix = f"unset {origin}, or let it {fix}"
     if not is_folder(root):
         text = f"{origin}={root}: no such folder"
     else:
@@ -318,7 +323,9 @@ def _stub(libdir: Path) -> Path | None:
 def _version(
     nvcc: Path, root: Path, include: Path | None, places: Places
 ) -> tuple[Version | None, str | None, str | None]:
-    answer = ask([nvcc, "--version"], places.environment)
+    # nvcc reads flags from these even here: one that it does not know would look like a broken toolkit.
+    plain = {name: value for name, value in places.environment.items() if name not in _FLAGS}
+    answer = ask([nvcc, "--version"], plain)
     if answer.ok and (found := _RELEASE.search(answer.output)) and (version := parse_version(found[2])):
         return version, "nvcc --version", None
     version, source = _version_of_files(root, include)

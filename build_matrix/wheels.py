@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from coli.backends.manifest import file_sha256
+from coli.build_matrix.lock import locked
 from coli.build_matrix.tool import ask
 from coli.errors import ColiError, UsageError
 
@@ -37,6 +38,7 @@ _MAX_FILES = 50_000
 _MAX_STAMP_BYTES = 1 << 20
 _MAX_BYTES = 4 << 30
 _DOWNLOAD_DEADLINE_S = 1800.0
+_SPACE = "free space there and in the folder for temporary files (TMPDIR), or set XDG_CACHE_HOME to a folder with room"
 
 
 @dataclass(frozen=True)
@@ -119,26 +121,56 @@ def make_bundle(
             fix="install a toolkit and set CUDA_HOME",
             code="build.wheels-machine",
         )
+    try:
+        return _make(bundle, root, cache, machine, environment, options, python or Path(sys.executable), tell)
+    except OSError as error:
+        raise _error(
+            bundle,
+            "it must be possible to write it into the cache folder",
+            "wheels-io",
+            observed=f"{error.filename2 or error.filename or root.parent}: {error.strerror or error}",
+            fix=_SPACE,
+        ) from None
+
+
+def _make(
+    bundle: Bundle,
+    root: Path,
+    cache: Path,
+    machine: str,
+    environment: Mapping[str, str],
+    options: Sequence[str],
+    python: Path,
+    tell: Callable[[str], None] | None,
+) -> Path:
     root.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(root.with_name(root.name + ".lock")):
+    with locked(root.with_name(root.name + ".lock"), tell):
         if (made := made_bundle(bundle, cache, machine, options)) is not None:  # another process was faster
             return made
         wheels = bundle.chosen(options)
-        with tempfile.TemporaryDirectory(dir=root.parent, prefix=".making-") as temporary:
+        prefix = f".making-{root.name}-"
+        for left in root.parent.glob(f"{prefix}*"):  # of a process that was killed: we hold the lock
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=root.parent, prefix=prefix) as temporary:
             downloads, tree = Path(temporary) / "wheels", Path(temporary) / "tree"
             downloads.mkdir()
             tree.mkdir()
             start = time.monotonic()
             if tell is not None:
                 tell(f"{bundle.id}: downloading {len(wheels)} pinned wheels ({bundle.licence})")
-            files = _download(bundle, wheels, machine, downloads, environment, python or Path(sys.executable))
+            files = _download(bundle, wheels, machine, downloads, environment, python)
             downloaded = time.monotonic()
             for wheel, file in zip(wheels, files, strict=True):
                 _unpack(file, tree, bundle, wheel)
             if bundle.kind == "toolkit":
                 _add_links(tree)
             _check_complete(bundle, tree)
-            stamp = {"id": bundle.id, "wheels": _pins(wheels, machine), "tree": _measure(tree)}
+            stamp = {
+                "id": bundle.id,
+                "wheels": _pins(wheels, machine),
+                "tree": _measure(tree),
+                "contents_sha256": _contents_sha256(tree),
+            }
             (tree / _STAMP).write_text(json.dumps(stamp, indent=1) + "\n", encoding="utf-8")
             if root.exists():  # not whole, or made_bundle had taken it
                 shutil.rmtree(root)
@@ -183,25 +215,49 @@ def _root(bundle: Bundle, cache: Path, machine: str, options: Sequence[str]) -> 
 
 
 def _is_whole(root: Path, wheels: Sequence[Wheel], machine: str) -> bool:
-    """Compare names and sizes with the stamp: what was verified when it was made has not been cut since."""
+    """Compare a bundle with its stamp: what was verified when it was made has neither been cut nor changed since.
+
+    Names and sizes always; contents where a file is younger than the stamp, which is written last: 270 MiB are too much
+    to read for every build.
+    """
+    file = root / _STAMP
     try:
-        stamp = json.loads((root / _STAMP).read_bytes()[:_MAX_STAMP_BYTES])
-    except (OSError, ValueError):
+        stamp = json.loads(file.read_bytes()[:_MAX_STAMP_BYTES])
+        if not isinstance(stamp, dict) or stamp.get("wheels") != _pins(wheels, machine):
+            return False
+        if stamp.get("tree") != _measure(root):
+            return False
+        made_ns = file.stat().st_ctime_ns
+        if "contents_sha256" not in stamp or all(path.lstat().st_ctime_ns <= made_ns for path in _files(root)):
+            return True
+        return bool(stamp["contents_sha256"] == _contents_sha256(root))
+    except (OSError, ValueError, RecursionError):
         return False
-    expected = {"wheels": _pins(wheels, machine), "tree": _measure(root)}
-    return isinstance(stamp, dict) and all(stamp.get(key) == value for key, value in expected.items())
+
+
+def _files(tree: Path) -> list[Path]:
+    """Return every file and link of a bundle but its stamp, sorted."""
+    return [
+        path for path in sorted(tree.rglob("*")) if path.name != _STAMP and (path.is_symlink() or not path.is_dir())
+    ]
 
 
 def _measure(tree: Path) -> dict[str, object]:
-    digest, count = hashlib.sha256(), 0
-    for path in sorted(tree.rglob("*")):
-        if path.name == _STAMP or (path.is_dir() and not path.is_symlink()):
-            continue
+    digest, files = hashlib.sha256(), _files(tree)
+    for path in files:
         status = path.lstat()
         size = str(path.readlink()) if stat.S_ISLNK(status.st_mode) else str(status.st_size)
         digest.update(f"{path.relative_to(tree).as_posix()}\0{size}\0".encode())
-        count += 1
-    return {"files": count, "names_and_sizes_sha256": digest.hexdigest()}
+    return {"files": len(files), "names_and_sizes_sha256": digest.hexdigest()}
+
+
+def _contents_sha256(tree: Path) -> str:
+    digest = hashlib.sha256()
+    for path in _files(tree):
+        digest.update(
+            f"{path.relative_to(tree).as_posix()}\0{'' if path.is_symlink() else file_sha256(path)}\0".encode()
+        )
+    return digest.hexdigest()
 
 
 def _download(
@@ -229,7 +285,7 @@ def _download(
     ]
     answer = ask(command, environment, _DOWNLOAD_DEADLINE_S)
     if not answer.ok:
-        raise _download_error(bundle, answer.problem, answer.errors)
+        raise _download_error(bundle, wheels, answer.problem, answer.errors)
     by_digest = {file_sha256(file): file for file in folder.glob("*.whl")}
     found = [by_digest.get(wheel.sha256[machine]) for wheel in wheels]
     if None in found:
@@ -237,7 +293,7 @@ def _download(
     return [file for file in found if file is not None]
 
 
-def _download_error(bundle: Bundle, problem: str | None, errors: str) -> ColiError:
+def _download_error(bundle: Bundle, wheels: Sequence[Wheel], problem: str | None, errors: str) -> ColiError:
     said = [line.strip() for line in errors.splitlines() if line.strip() and not line.startswith("WARNING")]
     observed = (problem or " | ".join(said[-3:]))[:600]
     if "No module named pip" in errors:
@@ -252,12 +308,17 @@ def _download_error(bundle: Bundle, problem: str | None, errors: str) -> ColiErr
             observed=observed,
             fix="do not use that index: it serves other files than those that were checked",
         )
+    if "[Errno 28]" in errors or "[Errno 122]" in errors:
+        return _error(bundle, "its wheels must fit the disk", "wheels-io", observed=observed, fix=_SPACE)
+    pins = " ".join(f"{wheel.name}=={wheel.version}" for wheel in wheels)
     return _error(
         bundle,
         "pip must be able to download the pinned wheels",
         "wheels-download",
         observed=observed,
-        fix="check the network, or pip's index and proxy settings; once made, the toolkit needs no network",
+        fix="check the network, or pip's index and proxy settings; once made, it needs no network. Without one: "
+        f"`pip download --no-deps --only-binary=:all: -d FOLDER {pins}` on a machine of this kind that has one, bring "
+        "FOLDER here, and build with PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER",
     )
 
 
@@ -321,15 +382,6 @@ def _check_complete(bundle: Bundle, tree: Path) -> None:
         raise _error(
             bundle, "the wheels must make a whole", "wheels-incomplete", observed="missing: " + ", ".join(missing)
         )
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    import fcntl
-
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _error(bundle: Bundle, rule: str, code: str, *, observed: str | None = None, fix: str | None = None) -> ColiError:

@@ -19,10 +19,11 @@ from stubs import floats, hand_canary, write_manifest
 
 from coli.backends.abi import HEADER, SLOTS
 from coli.backends.candidates import Search
+from coli.backends.child import Ended
 from coli.backends.cpu_level import cpu_level
 from coli.backends.handshake import decide_slots
-from coli.backends.loader import Machine, examine, explain_selection, load, render_banner, survey
-from coli.backends.probe import probe_library
+from coli.backends.loader import Machine, examine, explain_selection, load, open_verified, render_banner, survey
+from coli.backends.probe import Answer, decide_answer, probe_library
 from coli.backends.trace import GATES, Candidate, CandidateTrace
 from coli.backends.vectors import Case, Matrix, write_vectors
 from coli.errors import BackendRefused, ColiError
@@ -114,6 +115,75 @@ def test_folder_that_anyone_may_write(build_stub: Build, copy: Callable[[Path], 
     assert refusal(look(path, stub_canary))[0] == "file.folder-writable"
     path.parent.chmod(0o1777)  # the sticky bit: others cannot replace what is mine
     assert look(path, stub_canary).accepted
+
+
+def test_link_into_a_folder_that_anyone_may_write(
+    build_stub: Build, copy: Callable[[Path], Path], stub_canary: Path, tmp_path: Path
+) -> None:
+    path = copy(build_stub())
+    sound, open_to_all = tmp_path / "sound", tmp_path / "open"
+    for folder in (sound, open_to_all):
+        folder.mkdir()
+    for name in (path.name, path.name + ".json"):
+        (tmp_path / name).rename(open_to_all / name)
+        (sound / name).symlink_to(open_to_all / name)
+    assert look(sound / path.name, stub_canary).accepted
+    open_to_all.chmod(0o777)
+    assert refusal(look(sound / path.name, stub_canary))[0] == "file.folder-writable"
+
+
+def test_manifest_that_is_a_pipe_is_not_waited_for(
+    build_stub: Build, copy: Callable[[Path], Path], stub_canary: Path
+) -> None:
+    path = copy(build_stub())
+    path.with_name(path.name + ".json").unlink()
+    os.mkfifo(path.with_name(path.name + ".json"))
+    code, evidence = refusal(look(path, stub_canary))
+    assert (code, evidence) == ("manifest.unreadable", f"{path.name}.json is not a regular file")
+
+
+def test_library_among_very_many_files_is_found(
+    build_stub: Build, copy: Callable[[Path], Path], stub_canary: Path, tmp_path: Path
+) -> None:
+    copy(build_stub("libcoli_cpu_portable.so"))
+    for number in range(10_500):
+        (tmp_path / f"a{number}").touch()
+    trace = survey(Search(path=(tmp_path,), package_folder=tmp_path / "none"), canary=stub_canary)
+    assert [row.accepted for row in trace.candidates] == [True]
+
+
+def test_library_that_was_replaced_after_it_was_examined(
+    build_stub: Build, copy: Callable[[Path], Path], stub_canary: Path
+) -> None:
+    path = copy(build_stub())
+    sha256 = look(path, stub_canary).sha256
+    assert sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert open_verified(path, sha256)
+    with path.open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(BackendRefused) as caught:
+        open_verified(path, sha256)
+    assert caught.value.code == "backend.open" and caught.value.observed == "it was replaced meanwhile"
+
+
+@pytest.mark.parametrize(
+    "steps", [{"open": {}}, {"open": {"error": None, "query": 1}, "table": {"table": {"size": "x"}}}]
+)
+def test_answer_that_a_library_has_written_over(
+    build_stub: Build,
+    copy: Callable[[Path], Path],
+    stub_canary: Path,
+    steps: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = copy(build_stub())
+    monkeypatch.setattr("coli.backends.loader.probe_library", lambda *_: Answer(steps, "exit", "exit code 0"))
+    assert refusal(look(path, stub_canary))[0] == "open.exit"
+
+
+def test_child_that_prints_what_no_parser_can_read() -> None:
+    ended = Ended("exit", 0, b'{"step": "start"}\n' + b"[" * 100_000 + b"\n")
+    assert decide_answer(ended, 1.0).steps == {"start": {"step": "start"}}
 
 
 # -- container and machine
@@ -478,6 +548,9 @@ def test_answer_is_kept_and_a_broken_cache_is_no_harm(houses: Search, stub_canar
         "[]",
         '{"steps": 3, "end": "exit", "detail": ""}',
         '{"steps": {"open": {}}, "end": "exit", "detail": ""}',
+        "[" * 100_000,
+        '{"steps": {"open": {"error": null, "query": true}, "table": {"table": {"size": 1e999, "platform": 1e999}}}, '
+        '"end": "exit", "detail": "exit code 0"}',
     ):
         for file in files:
             file.write_text(content, encoding="utf-8")

@@ -90,6 +90,10 @@ LINES = [
     ("mkdir: cannot create directory 'build': Read-only file system", "permission-denied"),
     ("CMake 3.24 or higher is required.  You are running version 3.16.3", "cmake-too-old"),
     ('  CMake was unable to find a build program corresponding to "Ninja".', "build-tool-missing"),
+    (
+        "ninja: error: manifest 'build.ninja' still dirty after 100 tries, perhaps system time is not set",
+        "dates-in-the-future",
+    ),
     ("Error: generator : Ninja\nDoes not match the generator used previously: Unix Makefiles", "stale-build-folder"),
 ]
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from coli.build_matrix.choose import ChosenCompiler, choose_compiler
 from coli.build_matrix.compilers import (
     HostCompiler,
     accepted,
@@ -14,7 +15,8 @@ from coli.build_matrix.compilers import (
     probe_glibc,
 )
 from coli.build_matrix.matrix import Bounds, load_matrix
-from coli.build_matrix.toolkits import probe_toolkit
+from coli.build_matrix.request import Value
+from coli.build_matrix.toolkits import Places, find_toolkits, probe_toolkit
 from coli.build_matrix.version import Version
 
 from machines import gcc, places, program, toolkit  # isort: skip
@@ -121,3 +123,37 @@ def test_bounds_come_from_the_toolkit_itself(tmp_path: Path) -> None:
 def test_the_c_library(tmp_path: Path, text: str, version: Version | None) -> None:
     program(tmp_path / "usr/bin/ldd", text)
     assert probe_glibc(places(tmp_path)) == version
+
+
+def test_other_programs_of_the_foundation_are_no_compilers() -> None:
+    said = (
+        "true (GNU coreutils) 9.1\nCopyright (C) 2022 Free Software Foundation, Inc.\n"
+        "License GPLv3+: GNU GPL version 3 or later <https://gnu.org/licenses/gpl.html>.\n"
+    )
+    assert parse_compiler_version(said) is None
+
+
+@pytest.mark.parametrize("named", ["gcc-13", "/usr/bin/gcc-13", "/usr/bin/g++-13"])
+def test_a_c_compiler_stands_for_the_one_beside_it(tmp_path: Path, named: str) -> None:
+    gcc(tmp_path / "usr/bin/gcc-13", "13.3.0")
+    gcc(tmp_path / "usr/bin/g++-13", "13.3.0")
+    found = find_compilers(places(tmp_path), named)
+    bounds = Bounds(gcc=13, clang=18, source="the header")
+    tools = find_toolkits(places(tmp_path, CUDA_HOME=str(toolkit(tmp_path / "cuda", "12.6.85", gcc=13))))
+    chosen = choose_compiler(
+        Value(named.replace("/usr", f"{tmp_path}/usr"), "environment"),
+        found,
+        bounds,
+        MATRIX.minimum_compiler,
+        MATRIX,
+        tools[0],
+        (),
+    )
+    assert isinstance(chosen, ChosenCompiler) and chosen.compiler.path == tmp_path / "usr/bin/g++-13"
+    assert ("links no C++ library" in chosen.why) is ("gcc" in named)
+
+
+def test_a_relative_path_names_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    gcc(tmp_path / "bin/g++-13", "13.3.0")
+    assert find_compilers(Places({"PATH": ""}, "x86_64"), "bin/g++-13") == ()

@@ -327,7 +327,16 @@ def test_host_compilers() -> None:
         "-Xcompiler -ffast-math",
         "-Xcompiler=-ffp-contract=fast",
         "-Xcompiler -std=c++20",
+        "-Xcompiler -Ofast",
+        "-Xcompiler=-O2,-funsafe-math-optimizations",
+        "-optf flags.txt",
+        "--options-file=flags.txt",
+        "@flags.txt",
+        "-Xcompiler @flags.txt",
+        "-Xcompiler=-O2,@flags.txt",
+        "-D'X=\"a b\"'",
         "'",
+        '"',
     ],
 )
 def test_flags_that_would_replace_ours_are_refused(flags: str) -> None:
@@ -338,8 +347,25 @@ def test_other_flags_are_kept_whole() -> None:
     recipe = built(decide(facts(tool("13.0.88")), NVCC_APPEND_FLAGS="-lineinfo '-I/my folder'"))
     assert recipe.append_flags == ("-lineinfo", "-I/my folder")
     assert recipe.nvcc_arguments()[-2:] == recipe.append_flags
-    assert recipe.environment_changes()["NVCC_APPEND_FLAGS"] == "-lineinfo '-I/my folder'"
+    # nvcc 13.0 takes quotes behind an option's name only, and no single ones.
+    assert recipe.environment_changes()["NVCC_APPEND_FLAGS"] == '-lineinfo -I"/my folder"'
     assert recipe.identity() != built(decide(facts(tool("13.0.88")))).identity()
+
+
+@pytest.mark.parametrize(
+    ("flags", "handed_on"),
+    [
+        ('-I"/my folder"', '-I"/my folder"'),
+        ('-I "/my folder"', '-I "/my folder"'),
+        ("--include-path=/my\\ folder -G", '--include-path="/my folder" -G'),
+        ("-I/tmp/ä -DX=(1)*2", "-I/tmp/ä -DX=(1)*2"),
+        ('-DX="a"', '-DX="a"'),
+        ("-Xcompiler '-I/my folder'", '-Xcompiler -I"/my folder"'),
+    ],
+)
+def test_flags_reach_nvcc_in_the_form_that_it_reads(flags: str, handed_on: str) -> None:
+    recipe = built(decide(facts(tool("13.0.88")), NVCC_APPEND_FLAGS=flags))
+    assert recipe.environment_changes()["NVCC_APPEND_FLAGS"] == handed_on
 
 
 def test_what_else_would_sway_the_compiler_is_unset() -> None:

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shlex
+import shutil
+import signal
 import stat
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from coli.backends.candidates import PACKAGE_LIB
 from coli.backends.manifest import file_sha256, manifest_path, read_manifest
 from coli.build_matrix.compilers import HostCompiler
+from coli.build_matrix.decide import Facts, decide_cell
 from coli.build_matrix.driver import Built, Failed, build, installed_library
 from coli.build_matrix.finish import AUDITED, evidence_of, finish_library
-from coli.build_matrix.matrix import parse_cell
+from coli.build_matrix.lock import locked
+from coli.build_matrix.matrix import load_matrix, parse_cell
 from coli.build_matrix.plan import Plan, plan_cpu
+from coli.build_matrix.recipe import Recipe
+from coli.build_matrix.request import Request, Value
+from coli.build_matrix.toolkits import Places, probe_toolkit
 from coli.build_matrix.tools import Tools
 from coli.build_matrix.version import Version
 from coli.errors import ColiError
+
+from machines import toolkit  # isort: skip
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="not run: other file names")
 
 # --build copies a library that was built before; FAIL in the environment prints what a compiler would.
 CMAKE = """#!{python}
-import json, os, pathlib, shutil, sys
+import json, os, pathlib, shutil, subprocess, sys
 with open({log!r}, "a") as log:
     log.write(json.dumps([sys.argv[1:], dict(os.environ)]) + "\\n")
 if "--build" in sys.argv:
@@ -36,6 +50,10 @@ if "--build" in sys.argv:
         print("x.cpp:1:10: fatal error: Python.h: No such file or directory")
         print("g++: fatal error: Killed signal terminated program cc1plus")
         sys.exit(1)
+    if os.environ.get("SLOW"):  # as CMake does: another process compiles
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+        (folder / "started").write_text(str(child.pid))
+        child.wait()
     shutil.copy(os.environ["PLAYED"], folder / {library!r})
 """
 
@@ -156,7 +174,7 @@ def test_folders_that_were_not_used_for_long_are_removed(bench: Bench) -> None:
     for number in range(6):
         bench.run(other_compiler(bench.plan, f"{number}.0"))
         bench.run()
-    folders = set((bench.folder / "builds" / "cpu-portable").iterdir())
+    folders = {path for path in (bench.folder / "builds" / "cpu-portable").iterdir() if path.is_dir()}
     assert bench.build_folder in folders and len(folders) == 4
 
 
@@ -203,9 +221,9 @@ def test_a_failure_keeps_the_log_and_what_was_installed_before(bench: Bench) -> 
 
 def test_a_library_that_is_not_ours_is_not_installed(bench: Bench) -> None:
     bench.played = Path(sys.executable).resolve()
-    with pytest.raises(ColiError) as caught:
-        bench.run()
-    assert caught.value.code == "build.audit"
+    failed = bench.run()
+    assert isinstance(failed, Failed) and (failed.step, failed.cause.id) == ("audit", "build.audit")
+    assert "it exports " in failed.tail[0]
     assert not installed_library(bench.plan, bench.folder / "data").exists()
     assert list((bench.folder / "data" / "backends" / "cpu-portable").iterdir()) == []
 
@@ -219,3 +237,135 @@ def test_evidence_is_bound_to_the_bytes(bench: Bench) -> None:
     with built.library.open("ab") as file:
         file.write(b"\0")
     assert evidence_of(bench.plan.cell, bench.folder / "data").startswith("unverified")
+
+
+def _alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _started(bench: Bench) -> int:
+    """Return the process that a slow CMake has started, once it has."""
+    started = bench.build_folder / "started"
+    end = time.monotonic() + 30
+    while not (started.is_file() and started.read_text()):
+        assert time.monotonic() < end, "CMake was not started"
+        time.sleep(0.01)
+    return int(started.read_text())
+
+
+def test_an_interrupted_build_ends_its_compilers_and_starts_anew(bench: Bench) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    seen: list[int] = []
+
+    def watch() -> None:
+        seen.append(_started(bench))
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            bench.run(SLOW="1")
+    finally:
+        watcher.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert not _alive(seen[0]), "what CMake started goes with it"
+    assert not (bench.build_folder / "compiled.json").exists(), "nobody knows what was compiled"
+    assert not installed_library(bench.plan, bench.folder / "data").exists()
+    built = bench.run()
+    assert isinstance(built, Built) and built.state == "built"
+    assert not (bench.build_folder / "started").exists(), "the folder was made anew"
+
+
+def test_two_builds_of_one_cell_do_not_meet(bench: Bench) -> None:
+    bench.build_folder.parent.mkdir(parents=True)
+    second = Bench.__new__(Bench)
+    second.__dict__ = {**bench.__dict__, "said": []}
+    outcomes: list[Built | Failed] = []
+    with locked(bench.build_folder.parent / "lock"):
+        thread = threading.Thread(target=lambda: outcomes.append(second.run()))
+        thread.start()
+        end = time.monotonic() + 30
+        while not second.said:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert second.said[0].startswith("waiting for another build") and second.calls() == []
+    thread.join()
+    assert [outcome.state for outcome in outcomes if isinstance(outcome, Built)] == ["built"]
+
+
+def test_damaged_records_only_cost_the_build(bench: Bench) -> None:
+    bench.run()
+    for text in ("[]", "[" * 100_000):
+        bench.source.write_text(bench.source.read_text() + "another")
+        for name in ("stamp.json", "compiled.json"):
+            (bench.build_folder / name).write_text(text)
+        built = bench.run()
+        assert isinstance(built, Built) and built.state == "built"
+
+
+def test_what_a_killed_install_left_is_removed(bench: Bench) -> None:
+    left = installed_library(bench.plan, bench.folder / "data").parent / ".new-abc"
+    left.mkdir(parents=True)
+    (left / "half").touch()
+    built = bench.run()
+    assert isinstance(built, Built)
+    assert sorted(p.name for p in left.parent.iterdir()) == [built.library.name, built.library.name + ".json"]
+
+
+def test_nobody_else_may_write_what_was_installed(bench: Bench) -> None:
+    before = os.umask(0)
+    try:
+        built = bench.run()
+    finally:
+        os.umask(before)
+    assert isinstance(built, Built)
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (built.library, manifest_path(built.library))] == [0o755, 0o644]
+
+
+def test_the_full_disk_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(ColiError) as caught:
+        bench.run()
+    assert caught.value.code == "build.io" and caught.value.subject.startswith(str(bench.folder / "data"))
+
+
+def test_a_clock_that_was_set_back_starts_the_folder_anew(bench: Bench) -> None:
+    bench.run()
+    left = bench.build_folder / "left.o"
+    for path in (left, bench.build_folder / "compiled.json"):
+        path.touch() if path == left else None
+        os.utime(path, (time.time() + 1e7, time.time() + 1e7))
+    bench.source.write_text("another")
+    os.utime(bench.source, (time.time() + 2e7, time.time() + 2e7))
+    assert isinstance(bench.run(), Built) and not left.exists()
+
+
+@pytest.mark.parametrize(("version", "state"), [("3.31.7", "failed"), ("3.31.8", "built"), ("4.4.0", "built")])
+def test_a_cmake_that_does_not_know_the_targets_is_named(bench: Bench, version: str, state: str) -> None:
+    root = toolkit(bench.folder / "cuda", "13.0.88", gcc=15)
+    one = probe_toolkit(root, "CUDA_HOME", Places({"PATH": os.environ["PATH"]}, "x86_64"))
+    request = Request(cuda_arch=Value("120f", "environment"))
+    decided = decide_cell(request, Facts((one,), (bench.plan.compiler,)), load_matrix(), "generic")
+    assert isinstance(decided, Recipe)
+    script = f"#!/bin/sh\necho 'cmake version {version}'\nexec {shlex.quote(str(bench.tools.cmake))} \"$@\"\n"
+    cmake = bench.folder / "versioned"
+    cmake.write_text(script)
+    cmake.chmod(0o755)
+    bench.tools = replace(bench.tools, cmake=cmake)
+    plan = replace(bench.plan, recipe=decided)
+    outcome = bench.run(plan)
+    assert isinstance(outcome, Failed)
+    if state == "failed":
+        assert (outcome.step, outcome.cause.id) == ("configure", "cmake-too-old") and "3.31.7" in outcome.tail[-1]
+    else:
+        assert outcome.step == "audit"  # what the played CMake hands out has no device code

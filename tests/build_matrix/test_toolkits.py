@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from coli.backends.files import is_file, is_folder, is_there
+from coli.build_matrix.choose import ChosenToolkit, choose_toolkit
+from coli.build_matrix.compilers import find_compilers
 from coli.build_matrix.headers import newest_compilers, newest_glibc
+from coli.build_matrix.matrix import load_matrix
+from coli.build_matrix.recipe import Refusal
+from coli.build_matrix.request import Value
 from coli.build_matrix.toolkits import Places, Toolkit, find_toolkits, probe_toolkit
 from coli.build_matrix.version import Version
 
@@ -214,3 +221,63 @@ def test_the_toolkit_of_this_machine(tmp_path: Path) -> None:
     one = next(one for one in found if one.root.resolve() == root.resolve())
     assert one.usable and one.version_source == "nvcc --version"
     assert one.newest_gcc is not None and one.newest_gcc >= 11
+
+
+def test_a_folder_that_was_asked_for_counts_wherever_it_lies(tmp_path: Path) -> None:
+    root = toolkit(tmp_path / "my tools ü/cuda", "12.8.93", gcc=14)
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    for asked in (root, link):
+        found = find_toolkits(Places({"PATH": ""}, "x86_64", tmp_path, asked=asked))
+        chosen = choose_toolkit(Value(str(asked), "--toolkit"), found, (), None, load_matrix())
+        assert isinstance(chosen, ChosenToolkit) and chosen.toolkit.root == asked
+    known = find_toolkits(Places({"PATH": "", "CUDA_HOME": str(root)}, "x86_64", tmp_path, asked=link))
+    chosen = choose_toolkit(Value(str(link), "--toolkit"), known, (), None, load_matrix())
+    assert isinstance(chosen, ChosenToolkit) and chosen.toolkit.root == root and len(known) == 1
+    absent = find_toolkits(Places({"PATH": ""}, "x86_64", tmp_path, asked=tmp_path / "none"))
+    refused = choose_toolkit(Value(str(tmp_path / "none"), "--toolkit"), absent, (), None, load_matrix())
+    assert isinstance(refused, Refusal) and "no such folder" in str(refused.observed)
+
+
+def test_a_relative_cuda_home_becomes_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toolkit(tmp_path / "cuda", "12.8.93", gcc=14)
+    monkeypatch.chdir(tmp_path)
+    assert find_toolkits(Places({"PATH": "", "CUDA_HOME": "cuda"}, "x86_64"))[0].root == tmp_path / "cuda"
+
+
+def test_flags_of_the_user_do_not_make_a_toolkit_look_broken(tmp_path: Path) -> None:
+    root = toolkit(tmp_path / "cuda", "12.8.93", gcc=14)
+    text = (root / "bin/nvcc").read_text()
+    (root / "bin/nvcc").write_text(
+        text.replace("\n", '\n[ -z "$NVCC_APPEND_FLAGS$NVCC_PREPEND_FLAGS" ] || exit 1\n', 1)
+    )
+    flags = {"NVCC_APPEND_FLAGS": "-optf x", "NVCC_PREPEND_FLAGS": "--bogus"}
+    found = find_toolkits(Places({"PATH": "/usr/bin:/bin", "CUDA_HOME": str(root), **flags}, "x86_64"))
+    assert found[0].usable
+
+
+def test_a_path_that_cannot_be_looked_at_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "/" + "a" * 5000
+    names = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX", "VIRTUAL_ENV")
+    found = find_toolkits(Places({"PATH": long, **dict.fromkeys(names, long)}, "x86_64", tmp_path))
+    assert [one.usable for one in found] == [False]
+    assert find_compilers(Places({"PATH": long}, "x86_64"), long) == ()
+
+    def forbidden(path: object, *_: object, **__: object) -> object:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    # A superuser's test cannot have such a folder; below Python 3.14 Path.is_file hands the error on.
+    monkeypatch.setattr(os, "stat", forbidden)
+    assert not (is_file(tmp_path) or is_folder(tmp_path) or is_there(tmp_path))
+
+
+def test_a_variable_that_does_not_count_beside_what_is_asked_for_is_named(tmp_path: Path) -> None:
+    older = toolkit(tmp_path / "older", "12.8.93", gcc=14)
+    newer = toolkit(tmp_path / "newer", "13.0.88", gcc=15)
+    (tmp_path / "empty").mkdir()
+    for home, said in ((older, "13.0 is asked for (--cell)"), (tmp_path / "empty", "bin/nvcc is missing")):
+        variables = {"PATH": f"{newer}/bin:/usr/bin:/bin", "CUDA_HOME": str(home)}
+        found = find_toolkits(Places(variables, "x86_64", site_folders=()))
+        chosen = choose_toolkit(Value("13.0", "--cell"), found, (), None, load_matrix())
+        assert isinstance(chosen, ChosenToolkit) and chosen.toolkit.version == Version(13, 0, 88)
+        assert any(f"CUDA_HOME={home} is not used" in text and said in text for text in chosen.warnings)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from coli.build_matrix.tool import Answer
 from coli.build_matrix.toolkits import Places, probe_toolkit
 from coli.build_matrix.wheels import (
     Bundle,
@@ -113,6 +114,56 @@ def test_a_tree_that_was_touched_is_made_again(tmp_path: Path, harm: str) -> Non
     assert made_bundle(bundle, tmp_path / "my cache ü", "x86_64") is None
     assert make(tmp_path, bundle) == root
     assert file.read_text() == NVCC and not (root / "include/evil.h").exists()
+
+
+def test_changed_bytes_are_seen_and_a_copy_of_the_cache_is_taken(tmp_path: Path) -> None:
+    bundle = toolkit_bundle(wheel_file(tmp_path / "index", "parts", FILES))
+    root = make(tmp_path, bundle)
+    file, date = root / "bin/nvcc", (root / "bin/nvcc").stat()
+    (root / "coli-bundle.json").rename(root / "away")
+    (root / "away").rename(root / "coli-bundle.json")  # as a copy does: no date says which was first
+    file.write_text(NVCC)
+    assert made_bundle(bundle, tmp_path / "my cache ü", "x86_64") == root
+    file.write_text(NVCC.swapcase())  # as long as before
+    os.utime(file, ns=(date.st_atime_ns, date.st_mtime_ns))
+    assert made_bundle(bundle, tmp_path / "my cache ü", "x86_64") is None
+    assert make(tmp_path, bundle) == root and file.read_text() == NVCC
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    bundle = toolkit_bundle(wheel_file(tmp_path / "index", "parts", FILES))
+    root = make(tmp_path, bundle)
+    (root / "bin/nvcc").unlink()
+    left = root.with_name(f".making-{root.name}-abc")
+    left.mkdir()
+    (left / "half.whl").touch()
+    make(tmp_path, bundle)
+    assert not left.exists()
+
+
+def test_without_a_network_it_says_what_to_bring_and_how(tmp_path: Path) -> None:
+    bundle = toolkit_bundle(wheel_file(tmp_path / "index", "parts", FILES))
+    (tmp_path / "index").rename(tmp_path / "elsewhere")
+    (tmp_path / "index").mkdir()
+    with pytest.raises(ColiError) as caught:
+        make(tmp_path, bundle, pip=True)
+    assert caught.value.code == "build.wheels-download"
+    assert "parts==1.0` on a machine" in (caught.value.fix or "") and "PIP_FIND_LINKS=FOLDER" in (
+        caught.value.fix or ""
+    )
+
+
+@pytest.mark.parametrize("where", ["pip", "cache"])
+def test_a_full_disk_is_no_fault_of_the_network(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = toolkit_bundle(wheel_file(tmp_path / "index", "parts", FILES))
+    if where == "pip":
+        said = "OSError: [Errno 28] No space left on device: 'x.whl'"
+        monkeypatch.setattr("coli.build_matrix.wheels.ask", lambda *_: Answer(2, "", said))
+    else:
+        (tmp_path / "my cache ü").write_text("a file where a folder should be")
+    with pytest.raises(ColiError) as caught:
+        make(tmp_path, bundle)
+    assert caught.value.code == "build.wheels-io" and "XDG_CACHE_HOME" in (caught.value.fix or "")
 
 
 @pytest.mark.parametrize("pip", [True, False])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import coli.cli.build as build_command
 from coli.build_matrix.matrix import load_matrix
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "build_matrix"))
@@ -99,3 +102,19 @@ def test_a_build_and_its_repetition_say_what_they_took(
     listed = json.loads(run("build", "--list", "--json").out)["cells"]
     evidence = {row["id"]: row["evidence"] for row in listed}
     assert evidence["cpu-portable"].startswith("ran on ") and evidence["cpu-neon"] == "not built"
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_build_that_is_told_to_end_cleans_up_as_for_ctrl_c(name: str) -> None:
+    number = getattr(signal, name)
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as ended, build_command._ending_at_once():
+            os.kill(os.getpid(), number)
+        assert ended.value.code == 128 + number
+        assert signal.getsignal(number) is signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN)  # nohup
+        with build_command._ending_at_once():
+            assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)

@@ -70,3 +70,17 @@ def test_a_narrow_terminal_never_cuts_a_word(monkeypatch: pytest.MonkeyPatch) ->
     wide = Screen(True)
     Terminal(wide, color=False).table(columns, rows)
     assert "│ cpu     │ /a/path/of/thirty/characters/x │" in wide.getvalue()
+
+
+def test_long_lines_are_broken_between_words_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "host compiler: g++-13 (gcc 13.3): the newest that is accepted (/a/path/that/is/never/cut/crt/host_config.h)"
+    monkeypatch.setenv("COLUMNS", "50")
+    screen, pipe = Screen(True), Screen(False)
+    Terminal(screen).paragraph(text, 2)
+    assert screen.getvalue().splitlines() == [
+        "  host compiler: g++-13 (gcc 13.3): the newest",
+        "    that is accepted",
+        "    (/a/path/that/is/never/cut/crt/host_config.h)",
+    ]
+    Terminal(pipe).paragraph(text, 2)
+    assert pipe.getvalue() == f"  {text}\n"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +32,7 @@ __all__ = ["command"]
 
 _EXIT_FAILED = 1
 _SCHEMA = "coli.build/1"
+_LOG_LINE = 300
 
 
 @click.command("build")
@@ -37,6 +43,31 @@ def command(settings: Resolved) -> None:
     Without --cell: every CPU level, and one CUDA library, with a toolkit made from pinned wheels where none is
     installed. CUDA_ARCH, NO_TC, DEEPGEMM, DEEPGEMM_HOME, CUDA_HOME, NVCC_CCBIN and NVCC_APPEND_FLAGS are honoured.
     """
+    with _ending_at_once():
+        _build(settings)
+
+
+@contextlib.contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end a build as Ctrl-C does: with its compilers, and without what is half made."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one, and may
+                before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _build(settings: Resolved) -> None:
     from coli.build_matrix.matrix import load_matrix
 
     start = time.monotonic()
@@ -160,12 +191,11 @@ def _list(listed: list[Cell], settings: Resolved, terminal: Terminal) -> None:
         click.echo(json.dumps({"schema": _SCHEMA, "cells": rows}, ensure_ascii=False))
         return
     terminal.table(
-        ("cell", "machines", "tags", "evidence"),
+        ("cell", "machines", "evidence"),  # three, so that they fit 80 columns; --json has the tags
         [
             (
                 cell.id,
-                " ".join(cell.machines),
-                " ".join(cell.tags),
+                " ".join(cell.machines) if len(cell.machines) == 1 else "all",
                 f"refused: {cell.refused_by}" if cell.refused_by else evidence,
             )
             for cell, evidence in cells
@@ -190,9 +220,9 @@ def _explain(one: Plan | Refused, settings: Resolved, terminal: Terminal) -> Non
 def _show_notes(plan: Plan, terminal: Terminal) -> None:
     terminal.line(f"{plan.cell.id}")
     for note in plan.notes:
-        terminal.line(f"  {note}")
+        terminal.paragraph(note, 2)
     for warning in plan.warnings:
-        terminal.line(f"  warning: {warning}")
+        terminal.paragraph(f"warning: {warning}", 2)
 
 
 def _state(outcome: Outcome) -> str:
@@ -208,15 +238,16 @@ def _show(outcome: Outcome, terminal: Terminal) -> None:
         terminal.line(f"{outcome.plan.cell.id}: {outcome.state} in {outcome.seconds:.1f} s: {outcome.library}")
     elif isinstance(outcome, Failed):
         terminal.line(f"{outcome.plan.cell.id}: FAILED in {outcome.step} after {outcome.seconds:.1f} s")
-        terminal.line(f"  cause: {outcome.cause.id}: {outcome.cause.cause}")
+        terminal.paragraph(f"cause: {outcome.cause.id}: {outcome.cause.cause}", 2)
         if outcome.cause.fix:
-            terminal.line(f"  fix:   {outcome.cause.fix}")
-        for line in outcome.tail:
-            terminal.line(f"  | {line}")
+            terminal.paragraph(f"fix:   {outcome.cause.fix}", 2)
+        for line in outcome.tail:  # a compiler's command has a thousand characters
+            terminal.line(f"  | {line if len(line) <= _LOG_LINE else line[:_LOG_LINE] + ' ...'}")
         terminal.line(f"  whole log: {outcome.log}")
     else:
         terminal.line(f"{outcome.cell}: refused ({outcome.refusal.rule})")
-        terminal.line("  " + outcome.refusal.error().text().replace("\n", "\n  "))
+        for line in outcome.refusal.error().text().splitlines():
+            terminal.paragraph(line.strip(), 2 + len(line) - len(line.lstrip()))
 
 
 def _plan_document(plan: Plan) -> dict[str, Any]:

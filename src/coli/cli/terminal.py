@@ -39,6 +39,27 @@ class Terminal:
         """Write one line of plain text."""
         self.write(text + "\n")
 
+    def paragraph(self, text: str, indent: int = 0) -> None:
+        """Write one line of plain text; on a terminal it is broken between words, further lines two columns deeper.
+
+        No word is cut: a path can be copied. What is not a terminal gets the line whole.
+        """
+        before = " " * indent
+        if not self._stream.isatty():
+            self.line(before + text)
+            return
+        from textwrap import wrap
+
+        for part in wrap(
+            text,
+            max(self.width, 40),
+            initial_indent=before,
+            subsequent_indent=before + "  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        ):
+            self.line(part)
+
     def note(self, text: str) -> None:
         """Write one line of secondary text."""
         from rich.text import Text
