@@ -62,7 +62,7 @@ def named_roots(places: Places) -> Iterator[tuple[str, Path]]:
     """Yield the roots that variables name, whether they are there or not."""
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if value := places.environment.get(name, "").strip():
-            yield name, places.locate(value.rstrip("/") or "/").absolute()
+            yield name, places.locate(value.rstrip("/") or "/")
 
 
 def usual_roots(places: Places) -> Iterator[Path]:

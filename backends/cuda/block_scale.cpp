@@ -81,6 +81,12 @@ void open_library(BlockScale *made, int device) {
     refuse(made, COLI_REASON_LIBRARY, "cublasLtCreate: %s", made->cublasLtGetStatusName(status));
 }
 
+/* The largest power of two, up to the 256 that the library takes for granted, at a multiple of which something lies. */
+uint32_t alignment_of(const void *data) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(data) | 256;
+  return static_cast<uint32_t>(address & (~address + 1));
+}
+
 /* The descriptions of one product, released with it. */
 class Descriptions {
  public:
@@ -127,6 +133,17 @@ class Descriptions {
     if (status == CUBLAS_STATUS_SUCCESS)
       status = library_.cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                              &scratch, sizeof scratch);
+    const uint32_t result = alignment_of(call.y);
+    const struct {
+      cublasLtMatmulPreferenceAttributes_t name;
+      uint32_t bytes;
+    } alignments[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(call.weight.codes)},
+                      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(call.x.codes)},
+                      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, result},
+                      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, result}};
+    for (const auto &one : alignments)
+      if (status == CUBLAS_STATUS_SUCCESS)
+        status = library_.cublasLtMatmulPreferenceSetAttribute(preference, one.name, &one.bytes, sizeof one.bytes);
     return status;
   }
 

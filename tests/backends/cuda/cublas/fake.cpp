@@ -32,6 +32,7 @@ struct FakeLayout {
 };
 struct FakePreference {
   size_t workspace_bytes;
+  uint32_t alignment[4] = {256, 256, 256, 256}; /* of A, B, C, D, as the library takes them unless it is told */
 };
 struct cublasLtContext {
   int unused;
@@ -165,8 +166,13 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t 
   return make(made, FakePreference{0});
 }
 EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
-                                                           cublasLtMatmulPreferenceAttributes_t, const void *value,
+                                                           cublasLtMatmulPreferenceAttributes_t name, const void *value,
                                                            size_t bytes) {
+  if (name >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES) {
+    if (bytes != sizeof(uint32_t)) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(&preference->alignment[name - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+  }
   if (bytes != sizeof preference->workspace_bytes) return CUBLAS_STATUS_INVALID_VALUE;
   memcpy(&preference->workspace_bytes, value, bytes);
   return CUBLAS_STATUS_SUCCESS;
@@ -177,7 +183,7 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t
 EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product,
                                                      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                                      cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                                     cublasLtMatmulPreference_t, int wanted,
+                                                     cublasLtMatmulPreference_t preference, int wanted,
                                                      cublasLtMatmulHeuristicResult_t found[], int *count) {
   *count = 0;
   if (next_status < 0) return next_status = 0, CUBLAS_STATUS_NOT_SUPPORTED;
@@ -191,17 +197,21 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtM
                      b->ld >= static_cast<int64_t>(b->rows) && d->ld >= static_cast<int64_t>(d->rows);
   if (!kind || !sizes || wanted < 1) return CUBLAS_STATUS_NOT_SUPPORTED;
   found[0].state = CUBLAS_STATUS_SUCCESS;
+  for (int i = 0; i < 4; ++i) found[0].algo.data[i] = preference->alignment[i];
   *count = 1;
   return CUBLAS_STATUS_SUCCESS;
 }
 EXPORT cublasStatus_t MATMUL(cublasLtHandle_t, cublasLtMatmulDesc_t product, const void *alpha, const void *A,
                              cublasLtMatrixLayout_t a, const void *B, cublasLtMatrixLayout_t b, const void *beta,
                              const void *C, cublasLtMatrixLayout_t, void *D, cublasLtMatrixLayout_t d,
-                             const cublasLtMatmulAlgo_t *, void *workspace, size_t workspace_bytes, cudaStream_t) {
+                             const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes, cudaStream_t) {
   if (next_status > 0) {
     const cublasStatus_t status = static_cast<cublasStatus_t>(next_status);
     return next_status = 0, status;
   }
+  const void *const matrices[4] = {A, B, C, D};
+  for (int i = 0; i < 4; ++i) /* a kernel that was chosen for a larger alignment would fault */
+    if (reinterpret_cast<uintptr_t>(matrices[i]) % algo->data[i] != 0) return CUBLAS_STATUS_INVALID_VALUE;
   float one, zero;
   memcpy(&one, alpha, 4);
   memcpy(&zero, beta, 4);
