@@ -117,13 +117,21 @@ class Weight:
         return bound
 
     def refill(self, codes: object, scales: object | None = None) -> None:
-        """Point it at other memory of the same format and shape. Raises StageError with the tensor's name."""
-        for bound in self._bound:
+        """Point it at other memory of the same format and shape. Raises StageError with the tensor's name.
+
+        A device that fails at it has no copy any more: the host's serves.
+        """
+        for index, bound in enumerate(self._bound):
             if bound is not None:
                 try:
                     bound.refill(codes, scales)
                 except (_host.Declined, _host.Failed) as error:
-                    raise _refused_weight(self.name, error) from None
+                    lost = isinstance(error, _host.Failed) and error.code in _BACKEND_SITES
+                    if not lost or index not in self.uploaded:
+                        raise _refused_weight(self.name, error) from None
+                    self.uploaded -= {index}
+                    self._bound[index] = None
+                    bound.close()
         self._codes = codes
         self._scales = scales
 
@@ -142,7 +150,9 @@ class Dispatcher:
 
     Matrices are numpy float32 or int32 arrays (1-D is one row), weights come from `bind`. ``where`` is what the
     caller is doing (``"layer 3"``); it is named in errors. ``tell`` receives each new fallback once. ``fast_library``:
-    opened before the first product of the fast mode, which asks for it by name. Raises StageError.
+    opened before the first product of the fast mode, which asks for it by name. ``insist``: the first backend was asked
+    for, so that it is not left out when its device cannot be used any more (memory that another program took since the
+    gates looked); else that is a fallback of everything, told once. Raises StageError.
     """
 
     def __init__(
@@ -152,38 +162,48 @@ class Dispatcher:
         workspace_bytes: int,
         tell: Callable[[Fallback], None] | None = None,
         fast_library: Path | None = None,
+        insist: bool = False,
     ) -> None:
         if not chain:
             raise ValueError("a dispatcher needs at least one backend")
         self.where = ""
-        self.backends = tuple(backend.name for backend in chain)
         self._tell = tell
         self._fast_library = fast_library
         self._told: set[tuple[str, int, int]] = set()
         self._contexts: list[_host.Context] = []
-        libraries = [_host.Library(backend.address) for backend in chain]
-        try:
-            for library in libraries:
+        libraries: list[_host.Library] = []
+        names: list[str] = []
+        for place, backend in enumerate(chain):
+            library = _host.Library(backend.address)
+            try:
                 self._contexts.append(_host.Context(library, threads, workspace_bytes))
-        except (_host.Declined, _host.Failed) as error:
-            self.close()
-            raise StageError(
-                f"backend {self.backends[len(self._contexts)]}",
-                "cannot create its context",
-                observed=f"{error.text} (site {error.code})",
-                expected=f"{threads} threads and {workspace_bytes} bytes of workspace",
-                fix="use fewer threads or free memory",
-                code="stage.context",
-            ) from None
+            except (_host.Declined, _host.Failed) as error:
+                others = place + 1 < len(chain) and (isinstance(error, _host.Declined) or error.code in _BACKEND_SITES)
+                if others and not (insist and place == 0):
+                    if tell is not None:
+                        tell(Fallback("every stage", backend.name, error.text))
+                    continue
+                self.close()
+                raise StageError(
+                    f"backend {backend.name}",
+                    "cannot create its context",
+                    observed=f"{error.text} (site {error.code})",
+                    expected=f"{threads} threads and {workspace_bytes} bytes of workspace",
+                    fix="use fewer threads or free memory",
+                    code="stage.context",
+                ) from None
+            libraries.append(library)
+            names.append(backend.name)
+        self.backends = tuple(names)
         memory = [context.memory_info() for context in self._contexts]
         # A CPU backend says 0: the host knows its memory better.
         self._devices = tuple(index for index, info in enumerate(memory) if info["total_bytes"])
-        self._uploads: list[tuple[int, int]] = [(0, 0) for _ in chain]
+        self._uploads: list[tuple[int, int]] = [(0, 0) for _ in names]
         self._stages: dict[str, list[_Served]] = {}
         self._asked: dict[str, list[int]] = {}
         for slot in SLOTS:
             if slot.kind == "stage":
-                self._stages[slot.name] = [_Served() for _ in chain]
+                self._stages[slot.name] = [_Served() for _ in names]
                 asked = [index for index, library in enumerate(libraries) if library.serves(slot.name)]
                 self._asked[slot.name] = asked
                 stage = self._make(slot, asked)

@@ -128,8 +128,8 @@ def probe_toolkit(root: Path, origin: str, places: Places, *, also: tuple[str, .
 
 
 def _candidates(places: Places) -> Iterator[tuple[str, Path]]:
-    for name, root in named_roots(places):
-        yield name, root.absolute()  # CMake runs in another folder
+    for name, named in named_roots(places):
+        yield name, named.absolute()  # CMake runs in another folder
     for folder in places.path_folders():
         if root := _root_of(folder / "nvcc", places):
             yield "PATH", root

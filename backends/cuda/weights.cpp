@@ -31,8 +31,9 @@ cudaError_t copy(const coli_weight &weight, const WeightFacts &from, cudaStream_
   const size_t scale_bytes = static_cast<size_t>(from.scale_rows * from.scale_cols);
   if (status == cudaSuccess && scale_bytes > 0)
     status = cudaMemcpyAsync(weight.scales, from.scales, scale_bytes, cudaMemcpyHostToDevice, stream);
-  /* The host memory may change as soon as this call is over. */
-  return status == cudaSuccess ? cudaStreamSynchronize(stream) : status;
+  /* The host memory may change as soon as this call is over, whatever it came to. */
+  const cudaError_t waited = cudaStreamSynchronize(stream);
+  return status == cudaSuccess ? waited : status;
 }
 
 }  // namespace

@@ -168,6 +168,22 @@ def test_context_that_cannot_be_made(serving: Stub) -> None:
         Dispatcher([], 1, 0)
 
 
+def test_a_device_that_filled_up_since_is_left_out(build_stub: BuildStub, serving: Stub) -> None:
+    full = open_stub(build_stub("libcoli_cpu_portable.so", "STUB_NO_CONTEXT"), "full")
+    told: list[Fallback] = []
+    with Dispatcher([full, serving], 1, workspace_bytes(1), told.append) as dispatcher:
+        assert dispatcher.backends == ("serving",)
+        x = np.ones((1, 2), np.float32)
+        dispatcher.add(x, x.copy())
+        assert [row["backend"] for row in dispatcher.rows()] == ["serving"]
+    assert told == [Fallback("every stage", "full", "stub: no memory for a context")]
+    for chain, insist in (([full, serving], True), ([full], False)):
+        with pytest.raises(StageError) as caught:
+            Dispatcher(chain, 1, workspace_bytes(1), told.append, insist=insist)
+        assert (caught.value.code, caught.value.subject) == ("stage.context", "backend full")
+    assert serving.counter("stub_contexts") == 0
+
+
 def test_failure_of_the_backend_falls_through(build_stub: BuildStub, serving: Stub) -> None:
     broken = open_stub(build_stub("libcoli_cpu_portable.so", "STUB_DEVICE_LOST"), "broken")
     told: list[Fallback] = []

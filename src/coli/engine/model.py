@@ -197,17 +197,19 @@ class Model:
         report, device = tiers["ram"], tiers.get("vram")
         experts = self.engine.store
         statistics = experts.statistics()
+        # One whose device could not be used any more is left out.
+        chain = [one for one in self._loaded.chain if one.name in self._dispatcher.backends]
         return {
             "family": self.resolution.descriptor.id,
             "variant": self.resolution.name,
             "backend": {
-                "name": self._loaded.name,
-                "path": str(self._loaded.path),
-                "device": self._loaded.device,
+                "name": chain[0].name,
+                "path": str(chain[0].path),
+                "device": self._loaded.device if chain[0] is self._loaded.chain[0] else "cpu",
                 "threads": self.threads,
                 "numerics": "exact",
                 "why": self._loaded.trace.why,
-                "chain": [{"name": one.name, "stages": list(one.stages)} for one in self._loaded.chain],
+                "chain": [{"name": one.name, "stages": list(one.stages)} for one in chain],
             },
             "context": self.engine.context,
             "prefill_chunk": self.engine.prefill_chunk,
@@ -345,7 +347,10 @@ def open_model(
             ledger.reserve(item)
         if direct:
             checkpoint.read_directly(None if tell is None else lambda reason: tell(Fallback("reads", "direct", reason)))
-        dispatcher = resources.enter_context(Dispatcher(loaded.chain, threads, workspace, tell, loaded.fast_library))
+        insist = gpu is not None or backend is not None or (search is not None and search.selection is not None)
+        dispatcher = resources.enter_context(
+            Dispatcher(loaded.chain, threads, workspace, tell, loaded.fast_library, insist)
+        )
         device = dispatcher.device_memory()
         if device is not None:
             # The workspace is there by now, and counted already.

@@ -57,6 +57,9 @@ static coli_status refuse(coli_status status, int32_t code, const char *text, co
 static coli_status context_create(const coli_context_config *config, coli_context **context, coli_error *error) {
   if (config->size != sizeof *config || config->threads < 1)
     return refuse(COLI_FAILED, COLI_SITE_ARGUMENT, "stub: threads < 1", error);
+#ifdef STUB_NO_CONTEXT
+  return refuse(COLI_FAILED, COLI_SITE_MEMORY, "stub: no memory for a context", error);
+#endif
 #ifdef STUB_WANTS_DEVICES
   const char *devices = getenv("CUDA_VISIBLE_DEVICES");
   if (!devices || strcmp(devices, STUB_WANTS_DEVICES))
