@@ -44,6 +44,8 @@ def _findings(problems: Sequence[Problem], checkpoint: CheckpointFacts) -> Itera
             fix, commands = "download it again: what is there is kept, and what is unfinished goes on", (fetch,)
         if first.status == "fail":
             fix = fix or _remedy(first)
+            if first.code in FINAL and "another model" not in fix:
+                fix = f"{fix}; without one choose another model"
             if hopeless and first.part in _OF_FILES:
                 fix = f"only worth it once there is an engine for this model: {fix}"
         if folder is not None and any(command.startswith("git ") for command in commands):

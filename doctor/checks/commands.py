@@ -80,8 +80,9 @@ def as_root(command: str, facts: MachineFacts) -> str:
 
 def container_words(what: Literal["gpu", "memory", "cpu"], facts: MachineFacts) -> str | None:
     """Return how this kind of container, or group of a machine, is given more of something; None: not known."""
-    kind = (facts.system.container.value if facts.system is not None else None) or ""
-    return _CONTAINERS[what].get(kind) or _CONTAINERS[what].get("")
+    if facts.system is None or not facts.system.container.known:
+        return None
+    return _CONTAINERS[what].get(facts.system.container.value or "")
 
 
 def _name(facts: MachineFacts) -> str:

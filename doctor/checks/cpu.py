@@ -63,7 +63,7 @@ def _cores(facts: MachineFacts) -> Iterator[Finding]:
                 *evidence,
                 seen(f"{quota:g} cores, set at {cpu.quota_at.value or 'a group that is not known'}", cpu.quota_cores),
             ),
-            fix=container_words("cpu", facts) or "raise the limit of the container",
+            fix=container_words("cpu", facts) or "raise the limit of the container or group",
             cost=f"at most {quota:g} cores compute",
             notable=quota < physical / 2,
         )
@@ -73,5 +73,5 @@ def _cores(facts: MachineFacts) -> Iterator[Finding]:
 
 CHECKS = (
     Check("cpu.level", (), ("cpu",), "which instruction sets the processor has", _level),
-    Check("cpu.cores", (), ("cpu", "system"), "how many cores may be used", _cores),
+    Check("cpu.cores", (), ("cpu",), "how many cores may be used", _cores),
 )

@@ -77,13 +77,15 @@ def _state(facts: MachineFacts) -> Iterator[Finding]:
         # card on the bus may be kept from the container on purpose.
         status: Status = "note" if not cards else "warn" if devices.container else "fail"
         card = f"{cards} NVIDIA card{'s' if cards != 1 else ''}" if cards else "a GPU of this machine, if it has one,"
-        granted = advice is not None and advice.kind == "container-gpu-runtime"
+        fix = advice.text if advice else "install NVIDIA's driver"
+        if advice is not None and advice.kind == "container-gpu-runtime":
+            fix = container_words("gpu", facts) or fix
         yield Finding(
             "driver.absent",
             status,
             f"no driver {_where(devices)}: {card} cannot be used",
-            (*evidence, seen(f"{cards} on the bus", devices.pci_cards)),
-            fix=(granted and container_words("gpu", facts)) or (advice.text if advice else "install NVIDIA's driver"),
+            (*evidence, seen(f"{cards} on the bus" if devices.pci_cards.known else "not readable", devices.pci_cards)),
+            fix=("" if cards else "if this machine has a GPU: ") + fix,
             commands=driver_commands(advice.kind, facts) if advice else install_driver(facts),
             cost=_CPU,
             notable=bool(devices.container),

@@ -34,7 +34,7 @@ def _limit(facts: MachineFacts) -> Iterator[Finding]:
             "note",
             f"{shown}: a control group allows {render_size(total)} of the machine's {render_size(system)}",
             (*evidence, seen(f"{host.source}, set at {host.limit_at.value}", host.limit_at)),
-            fix=container_words("memory", facts) or "raise the limit of the container",
+            fix=container_words("memory", facts) or "raise the limit of the container or group",
             cost="the kernel ends a process that takes more; coli keeps below by itself",
             notable=total < system // 2,
         )
@@ -105,16 +105,9 @@ def _commit(facts: MachineFacts) -> Iterator[Finding]:
         )
 
 
+# What is known of the system and the user makes the commands fit; without it they are told all the same.
 CHECKS = (
-    Check(
-        "memory.limit", (), ("memory", "system"), "how much memory this process may take, and what limits it", _limit
-    ),
+    Check("memory.limit", (), ("memory",), "how much memory this process may take, and what limits it", _limit),
     Check("memory.swap", (), ("memory",), "swap, which is not counted", _swap),
-    Check(
-        "memory.commit",
-        (),
-        ("memory", "system", "settings"),
-        "whether the kernel promises as much as there is",
-        _commit,
-    ),
+    Check("memory.commit", (), ("memory",), "whether the kernel promises as much as there is", _commit),
 )

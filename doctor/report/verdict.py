@@ -39,8 +39,8 @@ def _gpu(report: Report, rows: Mapping[str, Row]) -> str | None:
     if devices is None or "driver.state" not in rows:
         return None
     usable = select_devices(devices, report.facts.environment).usable
-    named = next((row for row in report.rows if row.section == "gpu" and row.cause is None), None)
-    for row in (*(rows[check] for check in _GPU_CHECKS if check in rows), *((named,) if named else ())):
+    named = tuple(row for row in report.rows if row.section == "gpu" and row.cause is None)  # of --gpu
+    for row in (*(rows[check] for check in _GPU_CHECKS if check in rows), *named):
         for finding in row.findings:
             if finding.code == "driver.absent" and not devices.container and not devices.pci_cards.value:
                 return f"none: {finding.summary}"
@@ -49,16 +49,11 @@ def _gpu(report: Report, rows: Mapping[str, Row]) -> str | None:
             # One of several cards may be left out; the others serve.
             if finding.status in BLOCKING or not usable or finding.code.startswith("backend."):
                 return f"not used: {finding.summary}"
-    if named is not None:
-        return _used(named)
     names = ", ".join(device.name for device in usable)
     if report.facts.backends is None:
         return f"could be used, as far as driver and cards tell: {names} (no backend was opened)" if names else None
-    return _used(rows["backends.gpu"]) if "backends.gpu" in rows else None
-
-
-def _used(row: Row) -> str | None:
-    well = next((finding for finding in row.findings if finding.status == "ok"), None)
+    served = (*named, *(rows[check] for check in ("backends.gpu",) if check in rows))
+    well = next((finding for row in served for finding in row.findings if finding.status == "ok"), None)
     return None if well is None else f"used, {well.summary}"
 
 
@@ -76,7 +71,8 @@ def _model(report: Report, rows: Mapping[str, Row]) -> str | None:
     if (row := rows.get("budget.ram")) is None:
         return None
     if report.planned is None or row.status in BLOCKING:
-        return f"whether it can run is {row.findings[0].summary}" if row.status == "skip" else None
+        why = next((one.text for finding in row.findings if finding.status == "skip" for one in finding.evidence), None)
+        return f"not known whether it can run: {why}" if why else None
     forecast = report.planned.plan.best.forecast
     guess = "" if forecast.measured else ", a guess"
     short = next((finding for finding in row.findings if finding.code == "budget.context"), None)
