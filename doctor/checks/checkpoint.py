@@ -124,6 +124,9 @@ def _of(
             yield not_known("checkpoint", "the checkpoint", "no MODEL was given")
             return
         problems = [problem for problem in checkpoint.problems if problem.part in parts]
+        if any(problem.code == "checkpoint.no-config" for problem in checkpoint.problems):
+            # A folder in which nothing of a model is lacks no weights: that is said once.
+            problems = [problem for problem in problems if problem.code != "checkpoint.no-weights"]
         yield from _findings(problems, checkpoint)
         if not any(problem.status in ("warn", "fail") for problem in problems):
             yield well(checkpoint)
@@ -211,7 +214,8 @@ CHECKS = (
     _check("checkpoint.folder", (), ("location",), "whether there is a checkpoint at MODEL", _folder),
     _check("checkpoint.config", ("checkpoint.folder",), ("config",), "whether config.json can be read", _config),
     _check("checkpoint.family", ("checkpoint.config",), ("family",), "which family runs it", _family),
-    _check("checkpoint.files", ("checkpoint.folder",), ("weights", "mirror"), "whether its files are whole", _files),
+    # Weights are looked into without a config too: what is wrong with them is another thing.
+    _check("checkpoint.files", (), ("weights", "mirror"), "whether its files are whole", _files),
     _check(
         "checkpoint.roles",
         ("checkpoint.files", "checkpoint.family"),

@@ -82,7 +82,8 @@ def container_words(what: Literal["gpu", "memory", "cpu"], facts: MachineFacts) 
     """Return how this kind of container, or group of a machine, is given more of something; None: not known."""
     if facts.system is None or not facts.system.container.known:
         return None
-    return _CONTAINERS[what].get(facts.system.container.value or "")
+    words = _CONTAINERS[what]
+    return words.get(facts.system.container.value or "") or words.get("")
 
 
 def _name(facts: MachineFacts) -> str:

@@ -43,7 +43,9 @@ def _state(facts: MachineFacts) -> Iterator[Finding]:
     evidence += [seen(f"libraries {driver.library_version.value}", driver.library_version)] * bool(
         driver.library_version.value
     )
-    evidence += [Evidence(note, "driver probe") for note in devices.notes if not _follows(note, driver.state)]
+    evidence += [
+        Evidence(note, "driver probe") for note in devices.notes if not _follows(note, driver.state, facts.here)
+    ]
     if driver.state == "ok":
         version, newest = driver.version.value, driver.max_cuda.value
         shown = f"driver {version or 'of an unknown release'}"
@@ -88,7 +90,7 @@ def _state(facts: MachineFacts) -> Iterator[Finding]:
             fix=("" if cards else "if this machine has a GPU: ") + fix,
             commands=driver_commands(advice.kind, facts) if advice else install_driver(facts),
             cost=_CPU,
-            notable=bool(devices.container),
+            notable=True,
         )
         return
     yield Finding(
@@ -102,9 +104,13 @@ def _state(facts: MachineFacts) -> Iterator[Finding]:
     )
 
 
-def _follows(note: str, state: str) -> bool:
-    """Say whether a note only repeats the state: without its kernel module libcuda cannot be opened either."""
-    return state in ("mismatch", "not-loaded") and note.startswith("libcuda does not open")
+def _follows(note: str, state: str, here: bool) -> bool:
+    """Say whether a note only repeats the state: without its kernel module libcuda cannot be opened either.
+
+    In a tree of another machine libcuda may be an empty file that stands for it.
+    """
+    alone = state in ("mismatch", "not-loaded") or (not here and "file too short" in note)
+    return alone and note.startswith("libcuda does not open")
 
 
 def _where(devices: DeviceFacts) -> str:

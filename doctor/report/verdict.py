@@ -42,12 +42,13 @@ def _gpu(report: Report, rows: Mapping[str, Row]) -> str | None:
     named = tuple(row for row in report.rows if row.section == "gpu" and row.cause is None)  # of --gpu
     for row in (*(rows[check] for check in _GPU_CHECKS if check in rows), *named):
         for finding in row.findings:
-            if finding.code == "driver.absent" and not devices.container and not devices.pci_cards.value:
+            if finding.code == "driver.absent" and finding.fix is None:  # there is no card to be used
                 return f"none: {finding.summary}"
             if finding.status in ("ok", "skip") or finding.code in _HARMLESS:
                 continue
-            # One of several cards may be left out; the others serve.
-            if finding.status in BLOCKING or not usable or finding.code.startswith("backend."):
+            # One of several cards may be left out; the others serve. Which one a number means, the backend tells.
+            unnamed = finding.code == "devices.order" and report.facts.backends is None
+            if finding.status in BLOCKING or not usable or unnamed or finding.code.startswith("backend."):
                 return f"not used: {finding.summary}"
     names = ", ".join(device.name for device in usable)
     if report.facts.backends is None:

@@ -39,6 +39,8 @@ def verdicts(facts: MachineFacts, *only: str) -> dict[str, str]:
         ("visible-empty", "nothing failed, 1 thing worth knowing", "not used: CUDA_VISIBLE_DEVICES='' hides every GPU"),
         ("kubernetes-v1-hybrid", "nothing failed, 3 things worth knowing", "not used: no driver in this container"),
         ("stubs-in-library-path", "1 warning", "could be used, .*: NVIDIA GeForce RTX 3080 "),
+        ("visible-fastest-first", "1 warning", "not used: CUDA_DEVICE_ORDER is set"),
+        ("wsl2-no-gpu", "nothing failed, 1 thing worth knowing", "not used: no driver reaches WSL"),
         ("ampere-altra", "nothing is wrong", "none: no NVIDIA driver and no NVIDIA card"),
     ],
 )
@@ -79,6 +81,6 @@ def test_a_model_that_cannot_run_says_the_reason_that_no_download_mends(tmp_path
 def test_a_model_that_nobody_looked_into_is_not_known(tmp_path: Path) -> None:
     facts = replace(MachineFacts(), model="/models/x")
     report = Report(run_checks(choose_checks(CHECKS, ("budget",), ("checkpoint",)), facts), facts)
-    assert [one.text for one in decide_verdicts(report)] == ["not known whether it can run: no MODEL was given"]
+    assert [one.text for one in decide_verdicts(report)] == ["not known whether it can run: nothing looked at a model"]
     shown = ["".join(text for text, _ in line) for line in render_text(report, 60)]
-    assert shown[:2] == ["nothing is wrong", "model: not known whether it can run: no MODEL was given"]
+    assert shown[:2] == ["nothing is wrong", "model: not known whether it can run: nothing looked at a model"]
