@@ -217,6 +217,21 @@ def test_the_limit_of_a_control_group_is_named_and_counted(tmp_path: Path) -> No
     assert [code for _, code, _ in told(report)] == ["memory.tight"]
 
 
+@pytest.mark.parametrize(("cores", "shown"), [("2", False), ("1.9", True)])
+def test_a_limit_of_less_than_half_of_the_machine_is_worth_knowing(cores: str, shown: bool, tmp_path: Path) -> None:
+    machine = Machine(tmp_path).file("proc/self/cgroup", "0::/docker/box\n")
+    mounts = "22 1 259:1 / / rw - ext4 /dev/nvme0n1p1 rw\n25 22 0:23 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+    machine.file("proc/self/mountinfo", mounts)
+    machine.file("sys/fs/cgroup/docker/box/cpu.max", f"{int(float(cores) * 100000)} 100000\n")
+    facts = machine.facts()
+    assert facts.cpu is not None
+    facts = replace(facts, cpu=replace(facts.cpu, physical_cores=Fact.of(4, "four"), threads=Fact.of(2, "two")))
+    report = examined(facts, "cpu")
+    (quota,) = [one for row in report.rows for one in row.findings if one.code == "cpu.quota"]
+    assert (quota in find_notable(report.rows)) is shown
+    assert quota.status == "note"
+
+
 def test_a_model_on_a_windows_drive(tmp_path: Path) -> None:
     machine = Machine(tmp_path).file("proc/sys/kernel/osrelease", "5.15.90.1-microsoft-standard-WSL2\n")
     mounts = "22 1 259:1 / / rw - ext4 /dev/sdc rw\n30 22 0:40 / /mnt/c rw - 9p drvfs rw,aname=drvfs;path=C:\\\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from coli.backends.trace import GATES, Candidate, CandidateTrace, Trace, ok
+from coli.cli import main
 from coli.doctor.checks.graph import choose_checks, run_checks
 from coli.doctor.checks.table import CHECKS
 from coli.doctor.facts.machine import MachineFacts
@@ -78,9 +79,20 @@ def test_a_model_that_cannot_run_says_the_reason_that_no_download_mends(tmp_path
     assert found == {"model": "cannot run: config.json: OLMoE is known, but has no engine here (and 2 more, below)"}
 
 
+def test_a_model_that_can_run_says_how_fast_as_its_budget_does(
+    oracle_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", str(oracle_path), "--only", "budget.ram"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    verdict = next(line for line in lines if line.startswith("model: "))
+    found = re.fullmatch(r"model: can run, (\S+ to \S+) tokens/s, a guess", verdict)
+    assert found is not None, verdict
+    assert f"{found[1]} tokens/s, a guess" in " ".join(" ".join(lines).split()).replace(verdict, "")
+
+
 def test_a_model_that_nobody_looked_into_is_not_known(tmp_path: Path) -> None:
     facts = replace(MachineFacts(), model="/models/x")
     report = Report(run_checks(choose_checks(CHECKS, ("budget",), ("checkpoint",)), facts), facts)
     assert [one.text for one in decide_verdicts(report)] == ["not known whether it can run: nothing looked at a model"]
-    shown = ["".join(text for text, _ in line) for line in render_text(report, 60)]
+    shown = ["".join(text for text, _ in line) for line in render_text(report, 80)]
     assert shown[:2] == ["nothing is wrong", "model: not known whether it can run: nothing looked at a model"]
