@@ -121,6 +121,9 @@ def test_another_machine_has_no_user_here(tmp_path: Path) -> None:
     assert facts.settings is not None
     unknown = replace(facts, settings=replace(facts.settings, superuser=None))
     assert told(examined(unknown)) == [("fail", "driver.mismatch", ("sudo reboot",))]
+    assert unknown.system is not None  # inside a container everyone is root, and sudo is seldom there
+    boxed = replace(unknown, system=replace(unknown.system, container=Fact.of("docker", "/.dockerenv")))
+    assert told(examined(boxed)) == [("fail", "driver.mismatch", ("reboot",))]
 
 
 def test_a_variable_that_is_blamed_is_not_well_below(tmp_path: Path) -> None:
