@@ -66,7 +66,7 @@ class _Renderer:
 
     def lines(self, report: Report) -> Iterator[Line]:
         anomalies, notable = find_anomalies(report.rows), find_notable(report.rows)
-        yield ((_headline(anomalies, notable), "bold"),)
+        yield ((_headline(anomalies, notable, report), "bold"),)
         for verdict in decide_verdicts(report):
             subject = f"{verdict.subject}: "
             for number, text in enumerate(self._wrapped(_plain(verdict.text), len(subject))):
@@ -178,13 +178,15 @@ class _Renderer:
         return lines
 
 
-def _headline(anomalies: Sequence[Anomaly], notable: Sequence[Finding]) -> str:
+def _headline(anomalies: Sequence[Anomaly], notable: Sequence[Finding], report: Report) -> str:
     failed = sum(one.finding.status != "warn" for one in anomalies)
     warned = len(anomalies) - failed
     words = [_count(failed, "problem")] * bool(failed) + [_count(warned, "warning")] * bool(warned)
     if notable:
         return f"{' and '.join(words) or 'nothing failed'}, {_count(len(notable), 'thing')} worth knowing"
-    return " and ".join(words) or "nothing is wrong"
+    known, of = sum(row.status != "skip" for row in report.rows), len(report.rows)
+    well = "nothing is wrong" if 2 * known >= of else f"too little is known: {known} of {of} checks"
+    return " and ".join(words) or well
 
 
 def _count(number: int, noun: str) -> str:

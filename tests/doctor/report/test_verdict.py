@@ -97,4 +97,8 @@ def test_a_model_that_nobody_looked_into_is_not_known(tmp_path: Path) -> None:
     report = Report(run_checks(choose_checks(CHECKS, ("budget",), ("checkpoint",)), facts), facts)
     assert [one.text for one in decide_verdicts(report)] == ["not known whether it can run: nothing looked at a model"]
     shown = ["".join(text for text, _ in line) for line in render_text(report, 80)]
-    assert shown[:2] == ["nothing is wrong", "model: not known whether it can run: nothing looked at a model"]
+    of = len(report.rows)
+    assert shown[:2] == [
+        f"too little is known: 0 of {of} checks",
+        "model: not known whether it can run: nothing looked at a model",
+    ]
