@@ -143,7 +143,9 @@ def probe_glibc(places: Places) -> Version | None:
             answer = ask([ldd, "--version"], places.environment)
             line = next(iter(answer.output.splitlines()), "")
             found = (
-                re.search(r"(\d+)\.(\d+)\s*$", line) if "GLIBC" in line.upper() or "GNU LIBC" in line.upper() else None
+                re.search(r"(?<!\d)(\d{1,6})\.(\d{1,6})\s*$", line)
+                if "GLIBC" in line.upper() or "GNU LIBC" in line.upper()
+                else None
             )
             return Version(int(found[1]), int(found[2])) if found else None
     return None

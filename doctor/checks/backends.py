@@ -9,6 +9,7 @@ from coli.backends.cublas import decide_wheel, render_cublaslt
 from coli.backends.devices import Selection, VisibleDevice, select_devices
 from coli.backends.trace import CandidateTrace, CublasLt, Trace
 from coli.backends.trace import Finding as GateFinding
+from coli.doctor.checks.commands import PROFILE
 from coli.doctor.checks.finding import Check, Evidence, Finding, not_known
 from coli.doctor.facts.machine import MachineFacts
 
@@ -35,7 +36,9 @@ def _usable(facts: MachineFacts) -> Iterator[Finding]:
             "fail",
             f"the backend {trace.selection} that was asked for is refused" if forced else "no backend can be used",
             tuple(_evidence(row, gate) for row, gate in refused if gate is not None) or searched,
-            fix="let coli choose, or name another one (`coli backends` lists them)" if forced else "install coli again",
+            fix=f"let coli choose, or name another one (`coli backends` lists them); {PROFILE}"
+            if forced
+            else "install coli again",
             commands=("unset COLI_BACKEND", "coli backends")
             if forced
             else ("pip install --force-reinstall coli", "coli backends"),
@@ -51,7 +54,7 @@ def _place(row: CandidateTrace) -> Evidence:
 
 
 def _not_looked(facts: MachineFacts) -> str:
-    return "libraries of another machine are not opened on this one" if not facts.here else "nothing looked for them"
+    return "the backends of another machine are not opened on this one" if not facts.here else "nothing looked for them"
 
 
 def _refused(facts: MachineFacts) -> Iterator[Finding]:
@@ -143,7 +146,7 @@ def why_not(trace: Trace, selection: Selection, device: VisibleDevice | None = N
             "warn",
             f"{accepted.candidate.name} would serve {name}, and another backend was asked for ({trace.selection})",
             (_place(accepted), Evidence(trace.why, "loader")),
-            fix="let coli choose: leave --backend out and COLI_BACKEND unset",
+            fix=f"let coli choose: leave --backend out and COLI_BACKEND unset; {PROFILE}",
             commands=("unset COLI_BACKEND",),
             cost=cost,
         )

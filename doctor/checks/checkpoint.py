@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from coli.doctor.checks.finding import Check, Evidence, Finding, not_known, seen
+from coli.doctor.checks.finding import FINAL, Check, Evidence, Finding, not_known, seen
 from coli.doctor.facts.checkpoint import CheckpointFacts, Part, Problem
 from coli.doctor.facts.machine import MachineFacts
 from coli.units import render_size
@@ -15,17 +16,38 @@ from coli.units import render_size
 __all__ = ["CHECKS"]
 
 _SHOWN = 3  # names of files in one line
+_OF_FILES: tuple[Part, ...] = ("location", "weights", "values", "mirror")
+# What a failure comes with that its reader knows no remedy for.
+_REMEDIES: dict[Part, str] = {
+    "family": "none here: choose another model",
+    "tokenizer": "take tokenizer.json from where the model was published; if it is the same, choose another model",
+    "chat": "none here: choose another model, or another release of it",
+    "config": "take config.json from where the model was published; if it is the same, choose another model",
+}
+_DOWNLOAD = "download what is named again; if that changes nothing, it was made so: choose another copy of the model"
 
 
-def _findings(problems: Sequence[Problem], folder: Path | None) -> Iterator[Finding]:
+def _findings(problems: Sequence[Problem], checkpoint: CheckpointFacts) -> Iterator[Finding]:
     """Yield a finding for each kind of problem: 46 files that were not fetched are one thing to do."""
+    folder = checkpoint.folder.value
+    hopeless = any(problem.status == "fail" and problem.code in FINAL for problem in checkpoint.problems)
     groups: dict[tuple[str, str, str, str | None], list[Problem]] = {}
     for problem in problems:
+        problem = _described(problem, checkpoint)
         groups.setdefault((problem.code, problem.status, problem.summary, problem.fix), []).append(problem)
     for same in groups.values():
         first, names = same[0], [_shown(problem.subject, folder) for problem in same]
-        evidence = tuple(Evidence(problem.evidence, problem.subject) for problem in same if problem.evidence)
+        evidence = tuple(Evidence(_sized(one.evidence), one.subject) for one in same if one.evidence)
         fix, commands = _split(first.fix)
+        fetch = _fetch(first, checkpoint)
+        if fetch is not None and first.part in _OF_FILES:
+            fix, commands = "download it again: what is there is kept, and what is unfinished goes on", (fetch,)
+        if first.status == "fail":
+            fix = fix or _remedy(first)
+            if first.code in FINAL and "another model" not in fix:
+                fix = f"{fix}; without one choose another model"
+            if hopeless and first.part in _OF_FILES:
+                fix = f"only worth it once there is an engine for this model: {fix}"
         if folder is not None and any(command.startswith("git ") for command in commands):
             commands = (f"cd {shlex.quote(str(folder))}", *commands)
         cost = "the model cannot run" if first.status == "fail" else None
@@ -33,6 +55,48 @@ def _findings(problems: Sequence[Problem], folder: Path | None) -> Iterator[Find
         subject = listed if len(same) == 1 else f"{len(same)} files ({listed})"
         summary = first.summary if len(same) == 1 and first.subject in first.summary else f"{subject}: {first.summary}"
         yield Finding(first.code, first.status, summary, evidence, fix, commands, cost)
+
+
+def _described(problem: Problem, checkpoint: CheckpointFacts) -> Problem:
+    """Return a problem in words that fit this checkpoint, where its reader could not know."""
+    if problem.part == "tokenizer" and Path(problem.subject).parent.name == "blobs":
+        return replace(problem, subject="tokenizer.json")  # the name behind the link says nothing
+    if problem.code != "checkpoint.no-config" or problem.part != "location" or "GGUF" in (problem.fix or ""):
+        return problem
+    if not checkpoint.shards and not checkpoint.ignored:
+        return replace(
+            problem,
+            summary="no file of a model is here: neither config.json nor .safetensors",
+            fix="give the folder of a model (the one with config.json), or download one",
+        )
+    lacking = ["config.json"] + ["tokenizer.json"] * (checkpoint.tokenizer.value is None)
+    return replace(
+        problem,
+        summary=f"weights are here, and {' and '.join(lacking)} {'are' if len(lacking) > 1 else 'is'} missing",
+        fix=f"download {' and '.join(lacking)} from where the weights were published into this folder, or give the "
+        "folder that has them",
+    )
+
+
+def _fetch(problem: Problem, checkpoint: CheckpointFacts) -> str | None:
+    """Return the command that fetches what is missing from the hub; None where the folder does not tell whence."""
+    hub, folder = checkpoint.hub.value, checkpoint.folder.value
+    kinds = ("missing-shard", "incomplete-download", "dangling-link", "truncated", "no-config", "no-tokenizer")
+    if hub is None or folder is None or problem.kind not in kinds or problem.status != "fail":
+        return None
+    cache = shlex.quote(str(folder.parents[2]))
+    again = " --force-download" if problem.kind == "truncated" else ""
+    repository, revision = shlex.quote(hub.repository), shlex.quote(hub.revision)
+    return f"hf download {repository} --revision {revision} --cache-dir {cache}{again}"
+
+
+def _remedy(problem: Problem) -> str:
+    return _REMEDIES.get("family" if problem.code in FINAL else problem.part, _DOWNLOAD)
+
+
+def _sized(text: str) -> str:
+    """Return a text with sizes in GiB beside long numbers of bytes."""
+    return re.sub(r"\b(\d{8,18}) bytes", lambda found: f"{found[0]} ({render_size(int(found[1]))})", text)
 
 
 def _shown(subject: str, folder: Path | None) -> str:
@@ -60,7 +124,10 @@ def _of(
             yield not_known("checkpoint", "the checkpoint", "no MODEL was given")
             return
         problems = [problem for problem in checkpoint.problems if problem.part in parts]
-        yield from _findings(problems, checkpoint.folder.value)
+        if any(problem.code == "checkpoint.no-config" for problem in checkpoint.problems):
+            # A folder in which nothing of a model is lacks no weights: that is said once.
+            problems = [problem for problem in problems if problem.code != "checkpoint.no-weights"]
+        yield from _findings(problems, checkpoint)
         if not any(problem.status in ("warn", "fail") for problem in problems):
             yield well(checkpoint)
 
@@ -147,7 +214,8 @@ CHECKS = (
     _check("checkpoint.folder", (), ("location",), "whether there is a checkpoint at MODEL", _folder),
     _check("checkpoint.config", ("checkpoint.folder",), ("config",), "whether config.json can be read", _config),
     _check("checkpoint.family", ("checkpoint.config",), ("family",), "which family runs it", _family),
-    _check("checkpoint.files", ("checkpoint.folder",), ("weights", "mirror"), "whether its files are whole", _files),
+    # Weights are looked into without a config too: what is wrong with them is another thing.
+    _check("checkpoint.files", (), ("weights", "mirror"), "whether its files are whole", _files),
     _check(
         "checkpoint.roles",
         ("checkpoint.files", "checkpoint.family"),

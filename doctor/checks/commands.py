@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from typing import Literal
 
 from coli.doctor.facts.machine import MachineFacts
 
 __all__ = [
+    "PROFILE",
     "as_root",
+    "container_words",
     "driver_commands",
     "install",
     "install_compiler",
@@ -15,6 +18,35 @@ __all__ = [
     "install_libcuda",
     "without_stubs",
 ]
+
+PROFILE = "if a new shell sets it again, remove it from your shell's profile too"
+"""Belongs to every `unset`: it lasts as long as the shell."""
+
+# What a container was not given -> the kind of container -> how it is given.
+_CONTAINERS = {
+    "gpu": {
+        "docker": "start the container with access to the GPU: docker run --gpus all",
+        "podman": "start the container with access to the GPU: podman run --device nvidia.com/gpu=all",
+        "kubernetes": "ask for a GPU in the pod's specification (resources.limits: nvidia.com/gpu: 1); the cluster "
+        "needs nodes with NVIDIA's device plugin",
+        "apptainer": "start the container with access to the GPU: apptainer run --nv",
+        "lxc": "pass /dev/nvidia* and the driver's libraries through in the container's configuration",
+    },
+    "memory": {
+        "docker": "raise the limit: docker run --memory; docker update --memory for one that runs",
+        "podman": "raise the limit: podman run --memory; podman update --memory for one that runs",
+        "kubernetes": "raise resources.limits.memory in the pod's specification",
+        "lxc": "raise the container's limit of memory in its configuration",
+        "": "raise the limit of the group (systemd: MemoryMax= of the unit or slice; a cluster's job: ask for more)",
+    },
+    "cpu": {
+        "docker": "raise the limit or leave it out: docker run --cpus; docker update --cpus for one that runs",
+        "podman": "raise the limit or leave it out: podman run --cpus; podman update --cpus for one that runs",
+        "kubernetes": "raise resources.limits.cpu in the pod's specification, or leave it out",
+        "lxc": "raise the container's limit of processors in its configuration",
+        "": "raise the limit of the group (systemd: CPUQuota= of the unit or slice), if you may",
+    },
+}
 
 # Word in the name of the system -> how its package manager installs.
 _MANAGERS = (
@@ -41,7 +73,17 @@ _GXX = {"apt-get install": "g++", "dnf install": "gcc-c++", "pacman -S": "gcc", 
 def as_root(command: str, facts: MachineFacts) -> str:
     """Return ``command`` as this user must type it."""
     superuser = facts.settings.superuser if facts.settings is not None else None
+    if superuser is None:  # containers seldom have sudo, and are seldom entered as another user
+        superuser = facts.system is not None and facts.system.container.value is not None
     return command if superuser else f"sudo {command}"
+
+
+def container_words(what: Literal["gpu", "memory", "cpu"], facts: MachineFacts) -> str | None:
+    """Return how this kind of container, or group of a machine, is given more of something; None: not known."""
+    if facts.system is None or not facts.system.container.known:
+        return None
+    words = _CONTAINERS[what]
+    return words.get(facts.system.container.value or "") or words.get("")
 
 
 def _name(facts: MachineFacts) -> str:

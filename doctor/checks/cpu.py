@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coli.backends.cpu_level import LEVELS, Cpu, missing_flags
+from coli.doctor.checks.commands import container_words
 from coli.doctor.checks.finding import Check, Evidence, Finding, not_known, seen
 from coli.doctor.facts.machine import MachineFacts
 
@@ -62,8 +63,9 @@ def _cores(facts: MachineFacts) -> Iterator[Finding]:
                 *evidence,
                 seen(f"{quota:g} cores, set at {cpu.quota_at.value or 'a group that is not known'}", cpu.quota_cores),
             ),
-            fix="in a container raise or leave out the limit (docker run --cpus); else nothing",
+            fix=container_words("cpu", facts) or "raise the limit of the container or group",
             cost=f"at most {quota:g} cores compute",
+            notable=quota < physical / 2,
         )
         return
     yield Finding("cpu.cores", "ok", shown, evidence)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from coli.backends.devices import Selection, select_devices
 from coli.backends.targets import MINIMUM
-from coli.doctor.checks.commands import as_root
+from coli.doctor.checks.commands import PROFILE, as_root
 from coli.doctor.checks.finding import Check, Evidence, Finding, not_known, seen
 from coli.doctor.facts.machine import MachineFacts
 from coli.units import render_size
@@ -64,7 +64,7 @@ def _visible(facts: MachineFacts) -> Iterator[Finding]:
             "fail",
             f"CUDA_VISIBLE_DEVICES={value!r} names a GPU twice, and then CUDA shows none",
             evidence,
-            fix="name every GPU once",
+            fix=f"unset it, or name every GPU once; {PROFILE}",
             commands=("unset CUDA_VISIBLE_DEVICES",),
             cost="no GPU is used: everything runs on the CPU",
         )
@@ -79,9 +79,10 @@ def _visible(facts: MachineFacts) -> Iterator[Finding]:
             if hidden
             else f"CUDA_VISIBLE_DEVICES={value!r} names no GPU of this machine",
             (*evidence, Evidence(f"there are {named}", "driver")),
-            fix="unset it, or name a GPU that is there, by number or UUID (nvidia-smi -L)",
+            fix=f"unset it, or name a GPU that is there, by number or UUID (nvidia-smi -L); {PROFILE}",
             commands=("unset CUDA_VISIBLE_DEVICES",),
             cost="no GPU is used: everything runs on the CPU",
+            notable=hidden,
         )
         return
     total = len(selection.usable) + len(selection.skipped)
@@ -124,8 +125,10 @@ def _capability(facts: MachineFacts) -> Iterator[Finding]:
                 "note" if selection.usable else "warn",
                 f"{name} is not used: capability {capability.value}, the kernels need {MINIMUM} or later",
                 (seen(str(capability.value), capability),),
-                fix="nothing: cards below 8.0 cannot run these kernels; the CPU serves instead",
+                fix=f"none here: cards below {MINIMUM} cannot run these kernels; "
+                + ("the other cards serve" if selection.usable else "the CPU serves instead"),
                 cost="this card is not used",
+                notable=True,
             )
     if not selection.usable and not selection.skipped:
         yield Finding("devices.none", "skip", "no GPU that could be used")

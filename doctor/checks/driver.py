@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from coli.backends.devices import DeviceFacts, decide_advice, driver_at_least, driver_floor
 from coli.backends.devices.smi import lost_devices
-from coli.doctor.checks.commands import as_root, driver_commands, install_driver, install_libcuda
+from coli.doctor.checks.commands import as_root, container_words, driver_commands, install_driver, install_libcuda
 from coli.doctor.checks.finding import Check, Evidence, Finding, Status, not_known, seen
 from coli.doctor.facts.machine import MachineFacts
 
@@ -44,7 +44,9 @@ def _state(facts: MachineFacts) -> Iterator[Finding]:
     evidence += [seen(f"libraries {driver.library_version.value}", driver.library_version)] * bool(
         driver.library_version.value
     )
-    evidence += [Evidence(note, "driver probe") for note in devices.notes]
+    evidence += [
+        Evidence(note, "driver probe") for note in devices.notes if not _follows(note, driver.state, facts.here)
+    ]
     if driver.state == "ok":
         version, newest = driver.version.value, driver.max_cuda.value
         shown = f"driver {version or 'of an unknown release'}"
@@ -67,7 +69,7 @@ def _state(facts: MachineFacts) -> Iterator[Finding]:
                 "warn",
                 "LD_LIBRARY_PATH names a folder of stubs, which stand before the driver's library",
                 (Evidence(stubs, "LD_LIBRARY_PATH"),),
-                fix="take the stubs out of it",
+                fix="take the stubs out of it, and out of your shell's profile if that sets it",
                 commands=driver_commands("remove-stubs", facts),
                 cost="other programs open the stub and find no GPU; coli passes it over",
             )
@@ -84,17 +86,22 @@ def _state(facts: MachineFacts) -> Iterator[Finding]:
                 tuple(evidence),
             )
             return
-        # Without access, a container looks like a machine without a GPU: what is not known is not a failure.
-        status: Status = "fail" if cards and not devices.container else "note"
+        # Without access, a container looks like a machine without a GPU: what is not known is not a failure, and a
+        # card on the bus may be kept from the container on purpose.
+        status: Status = "note" if not cards else "warn" if devices.container else "fail"
         card = f"{cards} NVIDIA card{'s' if cards != 1 else ''}" if cards else "a GPU of this machine, if it has one,"
+        fix = advice.text if advice else "install NVIDIA's driver"
+        if advice is not None and advice.kind == "container-gpu-runtime":
+            fix = container_words("gpu", facts) or fix
         yield Finding(
             "driver.absent",
             status,
             f"no driver {_where(devices)}: {card} cannot be used",
-            (*evidence, seen(f"{cards} on the bus", devices.pci_cards)),
-            fix=advice.text if advice else "install NVIDIA's driver",
+            (*evidence, seen(f"{cards} on the bus" if devices.pci_cards.known else "not readable", devices.pci_cards)),
+            fix=("" if cards else "if this machine has a GPU: ") + fix,
             commands=driver_commands(advice.kind, facts) if advice else install_driver(facts),
             cost=_CPU,
+            notable=True,
         )
         return
     yield Finding(
@@ -106,6 +113,15 @@ def _state(facts: MachineFacts) -> Iterator[Finding]:
         commands=driver_commands(advice.kind, facts) if advice else (),
         cost=_CPU,
     )
+
+
+def _follows(note: str, state: str, here: bool) -> bool:
+    """Say whether a note only repeats the state: without its kernel module libcuda cannot be opened either.
+
+    In a tree of another machine libcuda may be an empty file that stands for it.
+    """
+    alone = state in ("mismatch", "not-loaded") or (not here and "file too short" in note)
+    return alone and note.startswith("libcuda does not open")
 
 
 def _where(devices: DeviceFacts) -> str:

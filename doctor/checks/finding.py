@@ -9,7 +9,7 @@ from typing import Any, Literal
 from coli.backends.devices.facts import Fact
 from coli.doctor.facts.machine import MachineFacts
 
-__all__ = ["BLOCKING", "STATUSES", "Check", "Evidence", "Finding", "Row", "Status", "not_known", "seen"]
+__all__ = ["BLOCKING", "FINAL", "STATUSES", "Check", "Evidence", "Finding", "Row", "Status", "not_known", "seen"]
 
 Status = Literal["ok", "note", "skip", "warn", "fail", "timeout", "crash"]
 STATUSES: tuple[Status, ...] = ("ok", "note", "skip", "warn", "fail", "timeout", "crash")
@@ -17,6 +17,10 @@ STATUSES: tuple[Status, ...] = ("ok", "note", "skip", "warn", "fail", "timeout",
 
 BLOCKING = frozenset(("fail", "timeout", "crash"))
 """What needs a check with one of these is not run: it would only repeat the cause."""
+
+
+FINAL = frozenset(("family.no-engine", "family.unknown-type", "checkpoint.tokenizer-kind"))
+"""Codes of models that cannot run here whatever is done to their files. They are said before what a download mends."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Finding:
     """One finding. ``code`` is stable and has a page (`coli explain CODE`).
 
     ``summary``: one sentence. ``fix``: what to do, ``commands``: lines to paste that do it. ``cost``: what it costs the
-    user as it is.
+    user as it is. ``notable``: a note that is shown at the top all the same, because it takes much of the machine away.
     """
 
     code: str
@@ -47,11 +51,12 @@ class Finding:
     fix: str | None = None
     commands: tuple[str, ...] = ()
     cost: str | None = None
+    notable: bool = False
 
 
 def not_known(section: str, what: str, source: str) -> Finding:
     """Return that something cannot be judged, and why. It is never "ok"."""
-    return Finding(f"{section}.not-known", "skip", f"not known: {what}", (Evidence(source, section),))
+    return Finding(f"{section}.not-known", "skip", f"not known: {what} ({source})", (Evidence(source, section),))
 
 
 @dataclass(frozen=True)

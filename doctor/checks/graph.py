@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from coli.doctor.checks.commands import as_root
 from coli.doctor.checks.finding import BLOCKING, Check, Evidence, Finding, Row
 from coli.doctor.facts.bounded import Task, Unfinished
 from coli.doctor.facts.machine import MachineFacts
@@ -91,16 +92,16 @@ def _cause(row: Row) -> str:
 def _findings(check: Check, facts: MachineFacts, deadline_s: float) -> tuple[Finding, ...]:
     unfinished = [problem for problem in facts.problems if problem.field in check.reads]
     if unfinished:
-        return tuple(_unfinished(f"the probe of {problem.field}", problem.kind, problem.text) for problem in unfinished)
+        return tuple(_unfinished(f"the probe of {one.field}", one.kind, one.text, facts) for one in unfinished)
     outcome = Task(lambda: tuple(check.run(facts)), deadline_s).result()
     if isinstance(outcome, Unfinished):
-        return (_unfinished(f"the check {check.id}", outcome.kind, outcome.text),)
+        return (_unfinished(f"the check {check.id}", outcome.kind, outcome.text, facts),)
     if not outcome:
-        return (_unfinished(f"the check {check.id}", "crash", "it found nothing, not even that all is well"),)
+        return (_unfinished(f"the check {check.id}", "crash", "it found nothing, not even that all is well", facts),)
     return outcome
 
 
-def _unfinished(what: str, kind: str, text: str) -> Finding:
+def _unfinished(what: str, kind: str, text: str, facts: MachineFacts) -> Finding:
     if kind == "timeout":
         return Finding(
             "doctor.timeout",
@@ -108,7 +109,7 @@ def _unfinished(what: str, kind: str, text: str) -> Finding:
             f"{what} did not end in time",
             (Evidence(text, "doctor"),),
             fix="run it again when the machine is idle; a disk or a driver that hangs shows in the kernel's log",
-            commands=("sudo dmesg | tail -n 50",),
+            commands=(as_root("dmesg | tail -n 50", facts),),
         )
     return Finding(
         "doctor.crash",

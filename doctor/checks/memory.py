@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from coli.doctor.checks.commands import as_root, container_words
 from coli.doctor.checks.finding import Check, Finding, not_known, seen
 from coli.doctor.facts.machine import MachineFacts
 from coli.units import render_size
@@ -33,8 +34,9 @@ def _limit(facts: MachineFacts) -> Iterator[Finding]:
             "note",
             f"{shown}: a control group allows {render_size(total)} of the machine's {render_size(system)}",
             (*evidence, seen(f"{host.source}, set at {host.limit_at.value}", host.limit_at)),
-            fix="in a container raise the limit (docker run --memory; docker update --memory for one that runs)",
+            fix=container_words("memory", facts) or "raise the limit of the container or group",
             cost="the kernel ends a process that takes more; coli keeps below by itself",
+            notable=total < system // 2,
         )
     elif host.virtualised.value:
         yield Finding(
@@ -94,7 +96,7 @@ def _commit(facts: MachineFacts) -> Iterator[Finding]:
             f"the kernel promises only {render_size(left.value)} more, though {render_size(available)} are available",
             (seen(f"{left.value} bytes left", left),),
             fix="let the kernel promise more than it has, or add swap",
-            commands=("sudo sysctl vm.overcommit_memory=0",),
+            commands=(as_root("sysctl vm.overcommit_memory=0", facts),),
             cost="an allocation fails though memory is free",
         )
     else:
@@ -103,6 +105,7 @@ def _commit(facts: MachineFacts) -> Iterator[Finding]:
         )
 
 
+# What is known of the system and the user makes the commands fit; without it they are told all the same.
 CHECKS = (
     Check("memory.limit", (), ("memory",), "how much memory this process may take, and what limits it", _limit),
     Check("memory.swap", (), ("memory",), "swap, which is not counted", _swap),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from coli.doctor.checks import devices, driver, toolkit
+from coli.doctor.checks.commands import PROFILE
 from coli.doctor.checks.finding import Check, Evidence, Finding, not_known
 from coli.doctor.facts.machine import MachineFacts
 
@@ -39,13 +41,31 @@ def _foreign(facts: MachineFacts) -> Iterator[Finding]:
             "note",
             note,
             (Evidence(name, "environment"),),
-            fix="unset it, or use the option that is named",
+            fix=f"unset it, or use the option that is named; {PROFILE}",
             commands=(f"unset {name}",) if name.isidentifier() else (),
             cost="it changes nothing",
         )
+    blamed = _blamed(facts)
+    if blamed:
+        listed = ", ".join(f"{name} [{code}]" for name, code in blamed.items())
+        yield Finding("settings.blamed", "skip", f"set, and told of above: {listed}")
     if not settings.notes:
-        shown = ", ".join(sorted(settings.environment)) or "none"
+        shown = ", ".join(sorted(name for name in settings.environment if name not in blamed))
+        shown = shown or ("no others" if blamed else "none")
         yield Finding("settings.variables", "ok", f"variables of CUDA and compilers that are set: {shown}")
+
+
+def _blamed(facts: MachineFacts) -> dict[str, str]:
+    """Return the variables that a finding above speaks of, and its code: they are not well."""
+    found: dict[str, str] = {}
+    for check in (*driver.CHECKS, *devices.CHECKS, *toolkit.CHECKS):
+        for finding in check.run(facts):
+            if finding.status not in ("ok", "skip"):
+                named = (
+                    name for name in sorted(facts.environment) if finding.summary.startswith((name + "=", name + " "))
+                )
+                found |= {name: finding.code for name in named}
+    return found
 
 
 CHECKS = (

@@ -40,6 +40,8 @@ def _of_kind(storage: StorageFacts) -> Iterator[Finding]:
     file_system, kind = storage.fs_type.value, storage.kind.value
     shown = _place(storage)
     evidence = [seen(f"{storage.mount_source.value or '?'}, {file_system or '?'}", storage.fs_type)]
+    if storage.resolved.value is not None and storage.resolved.value != storage.path:
+        evidence.insert(0, seen(f"{storage.path} leads to {storage.resolved.value}", storage.resolved))
     evidence += [
         seen(f"{disk.name}: {disk.model.value or 'model not known'}, {disk.kind.value or 'kind not known'}", disk.kind)
         for disk in storage.disks
@@ -92,7 +94,8 @@ def _of_kind(storage: StorageFacts) -> Iterator[Finding]:
         yield Finding(
             "storage.not-known",
             "skip",
-            f"not known: what kind of disk the {shown} is ({file_system or 'file system not known'})",
+            f"not known: what kind of disk the {shown} is ({file_system or 'file system not known'}: "
+            f"{storage.kind.source})",
             (*evidence, Evidence(storage.kind.source, "storage")),
             fix="measure it",
             commands=(f"coli doctor {shlex.quote(storage.path)} --measure",),
@@ -133,7 +136,7 @@ def _direct(facts: MachineFacts) -> Iterator[Finding]:
             yield Finding(
                 "storage.not-known",
                 "skip",
-                f"not known: whether the {_place(storage)} can be read past the page cache",
+                f"not known: whether the {_place(storage)} can be read past the page cache ({direct.source})",
                 (seen("O_DIRECT", direct),),
             )
         elif direct.value:

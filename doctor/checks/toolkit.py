@@ -11,8 +11,9 @@ from coli.build_matrix.arch import supports
 from coli.build_matrix.choose import ChosenToolkit, choose_toolkit
 from coli.build_matrix.matrix import load_matrix
 from coli.build_matrix.recipe import Refusal
+from coli.build_matrix.toolkits import Toolkit
 from coli.build_matrix.version import Version
-from coli.doctor.checks.commands import install_driver
+from coli.doctor.checks.commands import PROFILE, install_driver
 from coli.doctor.checks.finding import Check, Evidence, Finding, not_known
 from coli.doctor.facts.machine import MachineFacts
 
@@ -65,27 +66,33 @@ def _toolkits(facts: MachineFacts) -> Iterator[Finding]:
             yield Finding(
                 "toolkit.stale-variable",
                 "warn",
-                f"{toolkit.origin} names no usable toolkit: {finding.text}",
+                f"{toolkit.origin}={toolkit.root} is no usable toolkit: {_short(finding.text, toolkit)}",
                 (Evidence(f"{toolkit.origin}={toolkit.root}", "environment"),),
-                fix=finding.fix,
+                fix=f"{finding.fix}; {PROFILE}" if finding.fix else PROFILE,
                 commands=(f"unset {toolkit.origin}",),
                 cost="other programs may mix two toolkits; coli does not use this one",
             )
     if not usable:
         way = newer_toolkit(facts)
+        made = way.commands == (_MADE,)
         yield Finding(
             "toolkit.absent",
             "note",
             "no usable CUDA toolkit is installed; only building a CUDA backend needs one",
             tuple(Evidence(f"{toolkit.label}: not usable", toolkit.origin) for toolkit in toolkits),
-            fix=f"{way.text}; or install a toolkit that this driver runs"
-            if way.commands != (_MADE,)
-            else "`coli build` makes one from pinned wheels when it is needed; nothing has to be installed",
-            commands=way.commands if _wants_cuda(facts) else (),
+            fix="`coli build` makes one from pinned wheels when it is needed; nothing has to be installed"
+            if made
+            else f"nothing has to be done to run; for a build install a toolkit that this driver runs, or {way.text}",
+            commands=way.commands if made and _wants_cuda(facts) else (),
         )
         return
     listed = tuple(Evidence(toolkit.label, toolkit.origin) for toolkit in toolkits)
     yield Finding("toolkit.found", "ok", "; ".join(toolkit.label for toolkit in usable), listed)
+
+
+def _short(text: str, toolkit: Toolkit) -> str:
+    """Return what is wrong with a toolkit that a variable names, without the variable and its value."""
+    return text.removeprefix(f"{toolkit.origin}={toolkit.root}").lstrip(": ")
 
 
 def _wants_cuda(facts: MachineFacts) -> bool:
@@ -149,7 +156,9 @@ def _fitting(facts: MachineFacts) -> Iterator[Finding]:
             "warn",
             f"{chosen.toolkit.label} is newer than the driver, which runs CUDA up to {newest[0]}.{newest[1]}",
             (Evidence(chosen.why, chosen.toolkit.origin),),
-            fix=f"install a newer driver, or a toolkit of CUDA {newest[0]}",
+            fix=f"only a build needs it: install driver {floor} or later, or a toolkit of CUDA {newest[0]}"
+            if (floor := driver_floor(chosen.version.major, facts.devices.platform == "windows"))
+            else f"only a build needs it: install a newer driver, or a toolkit of CUDA {newest[0]}",
             cost="the driver refuses what is built with it",
         )
     elif unable:

@@ -305,6 +305,6 @@ def _probes(request: Request, tasks: Mapping[str, Task[Any]]) -> dict[str, Calla
         "system": lambda: probe_system(places, request.system),
         "cpu": lambda: probe_cpu(root, None if request.here else request.machine),
         "memory": lambda: probe_memory(root),
-        "settings": lambda: probe_settings(request.settings, environment),
+        "settings": lambda: probe_settings(request.settings, environment, here=request.here),
         "versions": probe_versions,
     }

@@ -99,8 +99,11 @@ class SettingsFacts:
         return {variable.name: variable.value for variable in self.variables}
 
 
-def probe_settings(settings: Resolved, environment: Mapping[str, str]) -> SettingsFacts:
-    """Return what of ``settings`` is not a default, and the variables of ``environment`` that others read."""
+def probe_settings(settings: Resolved, environment: Mapping[str, str], *, here: bool = True) -> SettingsFacts:
+    """Return what of ``settings`` is not a default, and the variables of ``environment`` that others read.
+
+    ``here`` False: the settings are for another machine, on which this process has no user.
+    """
     values = [
         SettingValue(
             setting.name,
@@ -112,5 +115,5 @@ def probe_settings(settings: Resolved, environment: Mapping[str, str]) -> Settin
         if (setting.variable or setting.toml_key) and settings.origin(setting.name).kind != "default"
     ]
     variables = [Variable(name, environment[name][:_MAX_CHARACTERS]) for name in _FOREIGN if name in environment]
-    superuser = None if sys.platform == "win32" else os.geteuid() == 0
+    superuser = None if sys.platform == "win32" or not here else os.geteuid() == 0
     return SettingsFacts(tuple(values), settings.notes, tuple(variables), superuser, run_options(settings))

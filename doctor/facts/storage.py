@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from coli.backends.devices.facts import UNKNOWN, Fact
 from coli.backends.files import is_folder
@@ -84,7 +84,8 @@ def _look(role: str, path: str, place: str, mount: Mount | None, mounts: Sequenc
         return StorageFacts(role, path, resolved, reason, reason, reason)
     source = "/proc/self/mountinfo"
     devices, disks = _devices(mount, mounts, root)
-    total, free, direct, alignment = UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN
+    there: Fact[Any] = Fact.unknown("only the machine itself tells")
+    total, free, direct, alignment = there, there, there, there
     if root == Path("/"):
         total, free = _within(lambda: _sizes(place), (Fact[int].unknown(_SILENT), Fact[int].unknown(_SILENT)))
         direct, alignment = _within(lambda: _direct(place), (Fact[bool].unknown(_SILENT), Fact[int].unknown(_SILENT)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coli.backends.abi.structs import workspace_bytes
+from coli.backends.devices.facts import UNKNOWN
 from coli.doctor.facts.checkpoint import CheckpointFacts
 from coli.doctor.facts.sizes import unpack_sizes
 from coli.engine.budget import Demand, basis_items, driver_item, vocabulary_of
@@ -74,7 +75,9 @@ def subject_of(facts: CheckpointFacts, last_run: RunRecord | None) -> Subject | 
     """
     family, text, packed = facts.family.value, facts.text_config.value, facts.tensor_bytes.value
     if family is None:
-        return f"its family is not known ({facts.family.source})"
+        return "its family is not known" + (
+            f" ({facts.family.source})" if facts.family.source != UNKNOWN.source else ""
+        )
     if text is None or packed is None:
         return f"the sizes of its tensors are not known ({facts.tensor_bytes.source})"
     if family.engine is None:

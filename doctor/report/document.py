@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from coli.doctor.checks.finding import BLOCKING, STATUSES, Finding, Row, Status
+from coli.doctor.checks.finding import BLOCKING, FINAL, STATUSES, Finding, Row, Status
 from coli.doctor.facts.machine import MachineFacts
 from coli.doctor.record.plain import to_plain
 from coli.doctor.stages import StageRow
@@ -14,7 +14,16 @@ from coli.doctor.stages import StageRow
 if TYPE_CHECKING:
     from coli.doctor.plan.planning import Planned
 
-__all__ = ["EXIT_UNFINISHED", "SCHEMA", "Anomaly", "Report", "decide_exit_code", "find_anomalies", "to_document"]
+__all__ = [
+    "EXIT_UNFINISHED",
+    "SCHEMA",
+    "Anomaly",
+    "Report",
+    "decide_exit_code",
+    "find_anomalies",
+    "find_notable",
+    "to_document",
+]
 
 SCHEMA = "coli.doctor/1"
 EXIT_UNFINISHED = 3
@@ -58,7 +67,7 @@ class Anomaly:
 
 
 def find_anomalies(rows: Sequence[Row]) -> tuple[Anomaly, ...]:
-    """Return warnings and failures, root causes of most first: by status, then by the checks that they hide. Pure."""
+    """Return warnings and failures: by status, then what nothing here can change, then root causes of most. Pure."""
     found = []
     for row in rows:
         hides = tuple(other.check for other in rows if other.cause == row.check)
@@ -66,7 +75,16 @@ def find_anomalies(rows: Sequence[Row]) -> tuple[Anomaly, ...]:
             if finding.status in _ORDER:
                 # A warning beside a failure hides nothing.
                 found.append(Anomaly(row, finding, hides if finding.status in BLOCKING else ()))
-    return tuple(sorted(found, key=lambda one: (_ORDER.index(one.finding.status), -len(one.hides))))
+
+    def rank(one: Anomaly) -> tuple[int, bool, int]:
+        return _ORDER.index(one.finding.status), one.finding.code not in FINAL, -len(one.hides)
+
+    return tuple(sorted(found, key=rank))
+
+
+def find_notable(rows: Sequence[Row]) -> tuple[Finding, ...]:
+    """Return the notes that are shown at the top. Pure."""
+    return tuple(finding for row in rows for finding in row.findings if finding.status == "note" and finding.notable)
 
 
 def decide_exit_code(report: Report) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from coli.doctor.checks.finding import Finding, Status
 from coli.doctor.checks.table import SECTIONS
 from coli.doctor.facts.machine import MachineFacts
-from coli.doctor.report.document import Report, find_anomalies
+from coli.doctor.report.document import Report, find_anomalies, find_notable
 from coli.doctor.stages import StageRow
 from coli.units import render_size
 
@@ -170,14 +170,15 @@ def _bars(bars: Sequence[Bar]) -> str:
 
 
 def _top(report: Report) -> str:
-    anomalies = find_anomalies(report.rows)
+    anomalies, notable = find_anomalies(report.rows), find_notable(report.rows)
+    worth = "<h2>Worth knowing</h2>\n" + "".join(map(_finding, notable)) if notable else ""
     if not anomalies:
-        return "<h2>Nothing needs you</h2>\n"
+        return worth or "<h2>Nothing needs you</h2>\n"
     shown = []
     for one in anomalies:
         hides = f"<p class=cost>Not run because of it: {escape(', '.join(one.hides))}</p>" if one.hides else ""
         shown.append(_finding(one.finding, hides))
-    return "<h2>What needs you</h2>\n" + "".join(shown)
+    return "<h2>What needs you</h2>\n" + "".join(shown) + worth
 
 
 def _finding(finding: Finding, more: str = "") -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from coli.doctor.checks.finding import Finding, Row, Status
 from coli.doctor.checks.table import SECTIONS
-from coli.doctor.report.document import Anomaly, Report, find_anomalies
+from coli.doctor.report.document import Anomaly, Report, find_anomalies, find_notable
+from coli.doctor.report.verdict import decide_verdicts
 from coli.doctor.stages import StageRow
 
 __all__ = ["Line", "render_text"]
@@ -52,7 +54,7 @@ def render_text(report: Report, width: int, *, ascii: bool = False, verbose: boo
 
     ``ascii``: ASCII characters only. ``verbose``: evidence of every finding, and codes.
     """
-    return list(_Renderer(min(max(width, 40), 160), ascii, verbose).lines(report))
+    return list(_Renderer(max(width, 40), ascii, verbose).lines(report))
 
 
 class _Renderer:
@@ -60,10 +62,25 @@ class _Renderer:
         self._width = width
         self._ascii = ascii
         self._verbose = verbose
+        self._shown: Counter[Status] = Counter()  # findings in the sections
 
     def lines(self, report: Report) -> Iterator[Line]:
-        anomalies = find_anomalies(report.rows)
-        yield from self._top(anomalies)
+        anomalies, notable = find_anomalies(report.rows), find_notable(report.rows)
+        yield ((_headline(anomalies, notable, report), "bold"),)
+        for verdict in decide_verdicts(report):
+            subject = f"{verdict.subject}: "
+            for number, text in enumerate(self._wrapped(_plain(verdict.text), len(subject))):
+                yield ((subject, "bold") if number == 0 else (" " * len(subject), ""), (text, ""))
+        for one in anomalies:
+            yield ()
+            yield from self._finding(one.finding, whole=True)
+            if one.hides:
+                yield from self._labelled("hides", f"not run because of it: {', '.join(one.hides)}")
+        if notable:
+            yield ()
+            yield (("Worth knowing", "bold"),)
+            for finding in notable:
+                yield from self._finding(finding, whole=True)
         for section in dict.fromkeys(row.section for row in report.rows):
             yield ()
             yield ((SECTIONS.get(section, section.upper()), "bold"),)
@@ -76,21 +93,7 @@ class _Renderer:
             yield (("Stages", "bold"),)
             yield from self._stages(report.stages)
         yield ()
-        yield from self._count(report, bool(anomalies))
-
-    def _top(self, anomalies: Sequence[Anomaly]) -> Iterator[Line]:
-        if not anomalies:
-            yield (("nothing is wrong", "bold"),)
-            return
-        failed = sum(one.finding.status != "warn" for one in anomalies)
-        warned = len(anomalies) - failed
-        words = [_count(failed, "problem")] * bool(failed) + [_count(warned, "warning")] * bool(warned)
-        yield ((" and ".join(words), "bold"),)
-        for one in anomalies:
-            yield ()
-            yield from self._finding(one.finding, whole=True)
-            if one.hides:
-                yield from self._labelled("hides", f"not run because of it: {', '.join(one.hides)}")
+        yield from self._count(report)
 
     def _row(self, row: Row, told: set[str]) -> Iterator[Line]:
         for finding in row.findings:
@@ -100,7 +103,8 @@ class _Renderer:
                     continue
                 told.add(finding.summary)
             # What stands on top in whole is only named here.
-            on_top = finding.status in ("warn", "fail", "timeout", "crash")
+            on_top = finding.status in ("warn", "fail", "timeout", "crash") or finding.notable
+            self._shown[finding.status] += 1
             yield from self._finding(finding, whole=self._verbose or finding.status == "note", short=on_top)
 
     def _finding(self, finding: Finding, *, whole: bool, short: bool = False) -> Iterator[Line]:
@@ -146,8 +150,7 @@ class _Renderer:
             for part in self._wrapped(", ".join(stages), 10):
                 yield ((" " * 10 + part, ""),)
 
-    def _count(self, report: Report, anomalies: bool) -> Iterator[Line]:
-        counts = report.counts
+    def _count(self, report: Report) -> Iterator[Line]:
         names = (
             ("ok", "ok"),
             ("note", "to note"),
@@ -155,12 +158,13 @@ class _Renderer:
             ("fail", "failed"),
             ("timeout", "not in time"),
             ("crash", "crashed"),
-            ("skip", "not run or not known"),
+            ("skip", "not judged"),
         )
         words: Sequence[tuple[Status, str]] = names  # type: ignore[assignment]
-        shown = ", ".join(f"{counts[status]} {word}" for status, word in words if counts[status])
-        yield ((f"{_count(len(report.rows), 'check')}: {shown or 'nothing to report'}", _STYLES[report.status]),)
-        if anomalies:
+        shown = ", ".join(f"{self._shown[status]} {word}" for status, word in words if self._shown[status])
+        of = f" (of {_count(len(report.rows), 'check')})"
+        yield ((f"{shown or 'nothing to report'}{of}", _STYLES[report.status]),)
+        if any(self._shown[status] for status in ("note", "warn", "fail", "timeout", "crash")):
             yield (("`coli explain CODE` says more about a [code]", "dim"),)
 
     def _wrapped(self, text: str, indent: int) -> list[str]:
@@ -172,6 +176,17 @@ class _Renderer:
                 part, max(20, self._width - indent), break_long_words=False, break_on_hyphens=False
             ) or [""]
         return lines
+
+
+def _headline(anomalies: Sequence[Anomaly], notable: Sequence[Finding], report: Report) -> str:
+    failed = sum(one.finding.status != "warn" for one in anomalies)
+    warned = len(anomalies) - failed
+    words = [_count(failed, "problem")] * bool(failed) + [_count(warned, "warning")] * bool(warned)
+    if notable:
+        return f"{' and '.join(words) or 'nothing failed'}, {_count(len(notable), 'thing')} worth knowing"
+    known, of = sum(row.status != "skip" for row in report.rows), len(report.rows)
+    well = "nothing is wrong" if 2 * known >= of else f"too little is known: {known} of {of} checks"
+    return " and ".join(words) or well
 
 
 def _count(number: int, noun: str) -> str:

@@ -25,6 +25,7 @@ __all__ = ["command"]
 # What answers "why is my GPU not used?" on one screen.
 _GPU_SECTIONS = ("driver", "devices", "backends.usable", "backends.sound", "gpu")
 _GPU_OF_MODEL = ("checkpoint.family", "budget.vram")
+_PIPE_WIDTH = 100  # columns: what is not a terminal is read in a mail or an issue
 
 
 @click.command("doctor", short_help="Say what is wrong with machine, build or model.")
@@ -66,7 +67,8 @@ def command(settings: Resolved) -> int:
     if settings["json"]:
         click.echo(json.dumps(to_document(report), ensure_ascii=False, indent=2))
     else:
-        terminal.pieces(render_text(report, terminal.width, ascii=terminal.is_ascii, verbose=settings["verbose"]))
+        width = terminal.width if sys.stdout.isatty() else min(terminal.width, _PIPE_WIDTH)
+        terminal.pieces(render_text(report, width, ascii=terminal.is_ascii, verbose=settings["verbose"]))
     return decide_exit_code(report)
 
 

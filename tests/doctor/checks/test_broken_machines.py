@@ -14,7 +14,7 @@ from coli.backends.trace import GATES, Candidate, CandidateTrace, CublasLt, Look
 from coli.doctor.checks.graph import choose_checks, run_checks
 from coli.doctor.checks.table import CHECKS
 from coli.doctor.facts.machine import MachineFacts
-from coli.doctor.report.document import Report, decide_exit_code, find_anomalies
+from coli.doctor.report.document import Report, decide_exit_code, find_anomalies, find_notable
 
 from ..machines import CASES, Machine, case_facts
 
@@ -96,6 +96,46 @@ def test_a_container_without_the_gpu_is_not_told_to_install_a_driver(tmp_path: P
     assert "--gpus all" in str(row.findings[0].fix)
 
 
+def test_a_card_that_a_container_was_not_given_is_a_warning(tmp_path: Path) -> None:
+    machine = Machine(tmp_path).file(".dockerenv", "")
+    machine.file("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
+    machine.file("sys/bus/pci/devices/0000:01:00.0/class", "0x030000\n")
+    report = examined(machine.facts())
+    assert told(report) == [("warn", "driver.absent", ())]
+    assert find_anomalies(report.rows)[0].finding.fix == (
+        "start the container with access to the GPU: docker run --gpus all"
+    )
+    assert decide_exit_code(report) == 0
+
+
+def test_a_pod_is_told_of_its_specification(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    report = examined(machine.facts())
+    (finding,) = [one for one in find_notable(report.rows) if one.code == "driver.absent"]
+    assert "resources.limits: nvidia.com/gpu: 1" in str(finding.fix)
+    assert "docker" not in str(finding.fix)
+
+
+def test_another_machine_has_no_user_here(tmp_path: Path) -> None:
+    facts = case_facts("A-D02", tmp_path)
+    assert facts.settings is not None
+    unknown = replace(facts, settings=replace(facts.settings, superuser=None))
+    assert told(examined(unknown)) == [("fail", "driver.mismatch", ("sudo reboot",))]
+    assert unknown.system is not None  # inside a container everyone is root, and sudo is seldom there
+    boxed = replace(unknown, system=replace(unknown.system, container=Fact.of("docker", "/.dockerenv")))
+    assert told(examined(boxed)) == [("fail", "driver.mismatch", ("reboot",))]
+
+
+def test_a_variable_that_is_blamed_is_not_well_below(tmp_path: Path) -> None:
+    environment = {"CUDA_HOME": "/usr/local/cuda-11.8", "LD_PRELOAD": "/x.so"}
+    report = examined(Machine(tmp_path, environment).facts())
+    row = next(row for row in report.rows if row.check == "settings.unread")
+    assert [(one.status, one.summary) for one in row.findings] == [
+        ("skip", "set, and told of above: CUDA_HOME [toolkit.stale-variable]"),
+        ("ok", "variables of CUDA and compilers that are set: LD_PRELOAD"),
+    ]
+
+
 def test_a_container_that_lost_the_gpu(tmp_path: Path) -> None:
     report = examined(case_facts("A-D17", tmp_path))
     assert [(status, code) for status, code, _ in told(report)] == [("fail", "driver.nvml-unknown-error")]
@@ -170,6 +210,8 @@ def test_a_stale_cuda_home(tmp_path: Path) -> None:
     (tmp_path / "usr/local/cuda-11.8/doc").mkdir(parents=True)
     report = examined(Machine(tmp_path, {"CUDA_HOME": "/usr/local/cuda-11.8"}).facts())
     assert told(report) == [("warn", "toolkit.stale-variable", ("unset CUDA_HOME",))]
+    assert find_anomalies(report.rows)[0].finding.summary.startswith("CUDA_HOME=/usr/local/cuda-11.8 is no usable")
+    assert find_anomalies(report.rows)[0].finding.summary.count("CUDA_HOME") == 1
 
 
 def test_the_limit_of_a_control_group_is_named_and_counted(tmp_path: Path) -> None:
@@ -183,6 +225,21 @@ def test_the_limit_of_a_control_group_is_named_and_counted(tmp_path: Path) -> No
     assert limit.findings[0].code == "memory.cgroup"
     assert limit.findings[0].summary == "1GiB of 2GiB available: a control group allows 2GiB of the machine's 31.3GiB"
     assert [code for _, code, _ in told(report)] == ["memory.tight"]
+
+
+@pytest.mark.parametrize(("cores", "shown"), [("2", False), ("1.9", True)])
+def test_a_limit_of_less_than_half_of_the_machine_is_worth_knowing(cores: str, shown: bool, tmp_path: Path) -> None:
+    machine = Machine(tmp_path).file("proc/self/cgroup", "0::/docker/box\n")
+    mounts = "22 1 259:1 / / rw - ext4 /dev/nvme0n1p1 rw\n25 22 0:23 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+    machine.file("proc/self/mountinfo", mounts)
+    machine.file("sys/fs/cgroup/docker/box/cpu.max", f"{int(float(cores) * 100000)} 100000\n")
+    facts = machine.facts()
+    assert facts.cpu is not None
+    facts = replace(facts, cpu=replace(facts.cpu, physical_cores=Fact.of(4, "four"), threads=Fact.of(2, "two")))
+    report = examined(facts, "cpu")
+    (quota,) = [one for row in report.rows for one in row.findings if one.code == "cpu.quota"]
+    assert (quota in find_notable(report.rows)) is shown
+    assert quota.status == "note"
 
 
 def test_a_model_on_a_windows_drive(tmp_path: Path) -> None:
@@ -217,15 +274,55 @@ def test_a_model_on_a_spinning_disk(tmp_path: Path) -> None:
         ("A-W03", "checkpoint.missing-shard", "1 of 3"),
     ],
 )
-def test_broken_weights_are_the_first_thing_that_is_said(case: str, code: str, words: str, tmp_path: Path) -> None:
+def test_broken_weights_are_said_behind_what_no_download_mends(
+    case: str, code: str, words: str, tmp_path: Path
+) -> None:
     shutil.copytree(CASES / case, tmp_path / "models/x", symlinks=True)
     config = next((tmp_path / "models/x").rglob("config.json"))
     model = Path("/") / config.parent.relative_to(tmp_path)
     report = examined(Machine(tmp_path).facts(model), "checkpoint")
-    first = find_anomalies(report.rows)[0]
-    assert (first.finding.code, first.finding.status) == (code, "fail")
-    assert words in first.finding.summary
-    assert first.hides[:1] == ("checkpoint.roles",)
+    anomalies = find_anomalies(report.rows)
+    # The config is OLMoE's, which has no engine, and the tokenizer is of another kind.
+    assert [one.finding.code for one in anomalies] == ["family.no-engine", "checkpoint.tokenizer-kind", code]
+    assert {one.finding.status for one in anomalies} == {"fail"}
+    assert words in anomalies[2].finding.summary
+    assert anomalies[2].hides[:1] == ("checkpoint.roles",)
+    assert str(anomalies[2].finding.fix).startswith("only worth it once there is an engine for this model: ")
+
+
+@pytest.mark.parametrize("case", sorted(path.name for path in CASES.glob("A-[WC]*")))
+def test_every_failure_of_a_checkpoint_says_what_to_do(case: str, tmp_path: Path) -> None:
+    shutil.copytree(CASES / case, tmp_path / "models/x", symlinks=True)
+    report = examined(Machine(tmp_path).facts(Path("/models/x")), "checkpoint")
+    failed = [finding for row in report.rows for finding in row.findings if finding.status == "fail"]
+    assert [finding for finding in failed if not finding.fix] == []
+
+
+def test_an_unfinished_download_of_a_cache_is_resumed_by_its_own_name(tmp_path: Path) -> None:
+    shutil.copytree(CASES / "A-W05/hub", tmp_path / "cache/hub", symlinks=True)
+    report = examined(Machine(tmp_path).facts(Path("/cache/hub")), "checkpoint")
+    commands = {one.finding.code: one.finding.commands for one in find_anomalies(report.rows)}
+    assert commands["checkpoint.incomplete-download"] == (
+        "hf download org/x --revision 0123abcd --cache-dir /cache/hub",
+    )
+
+
+def test_a_folder_without_a_model_and_weights_without_a_config_are_two_things(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/list.txt").write_text("x", "utf-8")
+    (tmp_path / "weights").mkdir()
+    shutil.copy(CASES / "A-W07/model.safetensors", tmp_path / "weights")
+    told_of = {}
+    for name in ("notes", "weights"):
+        anomalies = find_anomalies(examined(Machine(tmp_path).facts(Path(f"/{name}")), "checkpoint").rows)
+        # What is wrong with weights that are there is another thing, and is told too: two tensors share bytes.
+        codes = [one.finding.code for one in anomalies]
+        assert codes == ["checkpoint.no-config"] + ["checkpoint.overlap"] * (name == "weights")
+        told_of[name] = anomalies[0].finding.summary.partition(": ")[2]
+    assert told_of == {
+        "notes": "no file of a model is here: neither config.json nor .safetensors",
+        "weights": "weights are here, and config.json and tokenizer.json are missing",
+    }
 
 
 def test_files_that_were_not_fetched_are_one_finding_with_the_commands_for_all(tmp_path: Path) -> None:

@@ -71,3 +71,12 @@ def test_the_page_stands_alone_and_closes_what_it_opens() -> None:
     assert tags.addresses == []
     assert "&lt;script&gt;alert(1)" in page
     assert "http" not in page
+
+
+def test_what_is_worth_knowing_stands_at_the_top_and_other_notes_do_not() -> None:
+    notes = [Finding("memory.cgroup", "note", f"{name} note", notable=name == "large") for name in ("large", "small")]
+    page = render_html(Report((Row("memory.limit", "memory", tuple(notes)),), MachineFacts()))
+    top = page[page.index("Worth knowing") :].partition("<h2>")[0]
+    assert "large note" in top
+    assert "small note" not in top
+    assert "Nothing needs you" not in page

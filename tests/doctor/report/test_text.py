@@ -73,7 +73,7 @@ def test_the_whole_of_it() -> None:
         "Processor",
         "  ok      level x86-64-v3",
         "",
-        "3 checks: 1 ok, 1 failed, 1 not run or not known",
+        "1 ok, 1 failed, 1 not judged (of 3 checks)",
         "`coli explain CODE` says more about a [code]",
     ]
 
