@@ -16,7 +16,7 @@ from coli.doctor.facts.measure import Measured
     [
         (6.1e9, "ok", "storage.bandwidth", "/data (/dev/nvme0n1) reads experts at 6.10 GB/s"),
         (0.15e9, "warn", "storage.slow", "/data (/dev/nvme0n1) reads experts at 0.15 GB/s"),
-        (None, "skip", "storage.not-known", "not known: how fast /data (/dev/nvme0n1) reads experts"),
+        (None, "skip", "storage.not-known", "not known: how fast /data (/dev/nvme0n1) reads experts: too few records"),
     ],
 )
 def test_what_was_measured(rate: float | None, status: str, code: str, summary: str) -> None:
