@@ -22,7 +22,14 @@ from coli.backends.device_gates import (
     check_memory,
     read_targets,
 )
-from coli.backends.devices import DeviceFacts, Selection, engine_environment, probe_devices, select_devices
+from coli.backends.devices import (
+    DeviceFacts,
+    Selection,
+    decide_advice,
+    engine_environment,
+    probe_devices,
+    select_devices,
+)
 from coli.backends.files import is_file
 from coli.backends.manifest import Manifest, file_sha256
 from coli.backends.probe import DEADLINE_S, Answer, cache_key, probe_library, read_cached, write_cached
@@ -304,7 +311,7 @@ def decide(trace: Trace, search: Search, cpu: Cpu) -> tuple[int | None, str]:
     if selection is None:
         for index, candidate in enumerate(trace.candidates):
             if candidate.accepted:
-                return index, _why_first(trace, index, cpu)
+                return index, _why_first(trace, index, cpu, gpu_wanted=search.gpu != "none")
         return None, "every candidate was refused" if trace.candidates else "no backend was found"
     if is_file_selection(selection):
         return (0, f"asked for by {search.selection_origin}") if trace.candidates[0].accepted else (None, "refused")
@@ -315,10 +322,14 @@ def decide(trace: Trace, search: Search, cpu: Cpu) -> tuple[int | None, str]:
     return None, "refused" if named else "no backend has this name"
 
 
-def _why_first(trace: Trace, index: int, cpu: Cpu) -> str:
-    """Say why a candidate is the best that can be used, and name what would have come before it."""
+def _why_first(trace: Trace, index: int, cpu: Cpu, *, gpu_wanted: bool) -> str:
+    """Say why a candidate is the best that can be used, and name what would have come before it.
+
+    A CUDA library is no loss where there is no driver at all, or where nobody wants a GPU.
+    """
     chosen = trace.candidates[index]
-    before = [c for c in trace.candidates[:index] if c.refusal is not None]
+    lost = gpu_wanted and not (trace.devices is not None and trace.devices.driver.state == "absent")
+    before = [c for c in trace.candidates[:index] if c.refusal is not None and (lost or c.kind != "cuda")]
     if chosen.kind == "cuda":
         gate = next(finding for finding in chosen.findings if finding.gate == "architecture")
         why, passed_over = gate.evidence, before
@@ -360,11 +371,12 @@ def load(
     search = search or default_search()
     if selection:
         search = dataclasses.replace(search, selection=selection)
-    trace = survey(search, canary=canary, deadline_s=deadline_s)
+    asks_gpu = search.gpu not in (None, "none")
+    trace = survey(search, canary=canary, deadline_s=deadline_s, with_devices=asks_gpu)
     if trace.chosen is None:
         raise refusal_of(trace, search)
     chosen = trace.candidates[trace.chosen]
-    if search.gpu not in (None, "none") and chosen.kind != "cuda":
+    if asks_gpu and chosen.kind != "cuda":
         raise _gpu_refused(trace, search)
     # CUDA reads its variables when it starts; set before the library is opened, they number the served devices from 0.
     if chosen.kind == "cuda":
@@ -379,6 +391,9 @@ def load(
     return Loaded(chain[0].name, chain[0].path, chain[0].address, trace, chain, device, fast_library)
 
 
+_NO_DRIVER = "install NVIDIA's driver, if this machine has such a GPU"
+
+
 def _gpu_refused(trace: Trace, search: Search) -> BackendRefused:
     """Return the error for a GPU that was asked for and would not be used."""
     refusals = [candidate.refusal for candidate in trace.candidates if candidate.kind == "cuda"]
@@ -388,12 +403,19 @@ def _gpu_refused(trace: Trace, search: Search) -> BackendRefused:
         observed += _render_places(trace)
         if refusals:
             observed = f"{search.selection} was asked for too ({search.selection_origin})"
+    build = "`coli build` makes a CUDA library; `--gpu none` computes on the CPU"
+    fix = first.fix if first else None
+    if trace.devices is not None and trace.devices.driver.state != "ok" and not fix:
+        # A library that is built first would be refused for it.
+        advice = decide_advice(trace.devices)
+        observed = f"no driver that can be used ({trace.devices.driver.evidence}); {observed}"
+        fix = f"first {advice.text if advice else _NO_DRIVER}; then {build}"
     return BackendRefused(
         f"--gpu {search.gpu}",
         "nothing can compute on this GPU",
         observed=observed,
         expected=first.expected if first else None,
-        fix=(first.fix if first else None) or "`coli build` makes a CUDA library; `--gpu none` computes on the CPU",
+        fix=fix or build,
         code="backend.gpu",
     )
 

@@ -25,6 +25,7 @@ from coli.build_matrix.recipe import Choice, Recipe, Refusal
 from coli.build_matrix.request import Request, Value
 from coli.build_matrix.toolkits import Toolkit
 from coli.build_matrix.version import Version
+from coli.build_matrix.wheels import Download
 from coli.errors import UsageError
 
 __all__ = ["Facts", "decide_cell", "decide_cells", "wants_deepgemm"]
@@ -46,7 +47,8 @@ _SHELL = re.compile(r"""['\\]|"[^"]*\s[^"]*"|^[^"]*"(?:[^"]*"[^"]*")*[^"]*$""")
 class Facts:
     """What is known of this machine. ``driver_cuda`` is None without a driver, or when it does not say.
 
-    ``deepgemm_pinned``: the pinned headers, once fetched; ``deepgemm_home``: those of DEEPGEMM_HOME.
+    ``deepgemm_pinned``: the pinned headers, once fetched; ``deepgemm_home``: those of DEEPGEMM_HOME. ``not_fetched``:
+    what a build would fetch first, where nothing was to be fetched.
     """
 
     toolkits: tuple[Toolkit, ...]
@@ -56,6 +58,7 @@ class Facts:
     glibc: Version | None = None
     deepgemm_pinned: DeepGemm | None = None
     deepgemm_home: DeepGemm | None = None
+    not_fetched: tuple[Download, ...] = ()
 
 
 class _Refused(Exception):

@@ -18,7 +18,7 @@ from coli.build_matrix.matrix import Matrix, load_matrix
 from coli.build_matrix.request import Request
 from coli.build_matrix.toolkits import Places, Toolkit, find_toolkits
 from coli.build_matrix.version import Version, parse_version
-from coli.build_matrix.wheels import Bundle, load_bundles, made_bundle, make_bundle
+from coli.build_matrix.wheels import Bundle, Download, load_bundles, made_bundle, make_bundle
 from coli.errors import ColiError
 from coli.paths import user_path
 
@@ -39,8 +39,11 @@ def gather_facts(
     names_deepgemm: bool,
     tensor_cores_for: frozenset[Version],
     tell: Callable[[str], None],
+    fetch: bool = True,
 ) -> Facts:
     """Find what is installed; make the pinned toolkit, and fetch DeepGEMM's headers, when the request needs them.
+
+    ``fetch`` False: nothing is downloaded, and the facts say what would be.
 
     ``cache``: coli's cache folder. ``wants_cuda`` False: host compilers only. Of the named cells: ``names_deepgemm``,
     whether one needs DeepGEMM's headers, and ``tensor_cores_for``, toolkits that need cuBLAS headers. Raises ColiError
@@ -55,7 +58,15 @@ def gather_facts(
         return Facts(toolkits=(), compilers=compilers)
     toolkits = find_toolkits(places)
     wanted, options = decide_toolkit_wheels(request, tensor_cores_for, toolkits, bundles, load_matrix())
-    if wanted is not None and (wanted.id not in made or options):
+    not_fetched: list[Download] = []
+    if wanted is not None and not fetch:
+        root = made_bundle(wanted, cache, machine, options)
+        if root is None:
+            not_fetched.append(wanted.download(options))
+        else:
+            places = replace(places, made={**made, wanted.id: root})
+            toolkits = find_toolkits(places)
+    elif wanted is not None and (wanted.id not in made or options):
         made[wanted.id] = make_bundle(wanted, cache, machine, environment, options, tell=tell)
         places = replace(places, made=made)
         toolkits = find_toolkits(places)
@@ -63,7 +74,16 @@ def gather_facts(
     cards = _cards(devices, environment)
     home = probe_deepgemm(user_path(request.deepgemm_home.text).absolute()) if request.deepgemm_home else None
     pinned: DeepGemm | None = None
-    if request.deepgemm_home is None and (names_deepgemm or wants_deepgemm(request, cards, load_matrix())):
+    wants_headers = request.deepgemm_home is None and (
+        names_deepgemm or wants_deepgemm(request, cards, load_matrix()) is not None
+    )
+    if wants_headers and not fetch:
+        headers = made_bundle(bundles["deepgemm"], cache, machine)
+        if headers is None:
+            not_fetched.append(bundles["deepgemm"].download())
+        else:
+            pinned = probe_deepgemm(headers)
+    elif wants_headers:
         try:
             pinned = probe_deepgemm(make_bundle(bundles["deepgemm"], cache, machine, environment, tell=tell))
         except ColiError as error:
@@ -78,6 +98,7 @@ def gather_facts(
         glibc=probe_glibc(places),
         deepgemm_pinned=pinned,
         deepgemm_home=home,
+        not_fetched=tuple(not_fetched),
     )
 
 

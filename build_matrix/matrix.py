@@ -162,7 +162,7 @@ def parse_cell(text: str) -> Cell:
         f"cell {text[:100]!r}",
         "a cell id must read as the matrix writes it",
         expected="cpu-x86-64-v4 or cuda13.0-portable-tc-generic: toolkit, architecture, tensor cores, flavour",
-        fix="nox -s build -- --list shows the cells",
+        fix="`coli build --list` shows the cells",
         code="build.cell-unknown",
     )
 

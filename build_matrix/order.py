@@ -15,12 +15,14 @@ from coli.build_matrix.recipe import Recipe, Refusal
 from coli.build_matrix.request import Request, for_cell
 from coli.build_matrix.tools import Tools
 from coli.build_matrix.version import Version
+from coli.build_matrix.wheels import Download
 
 __all__ = [
     "Outcome",
     "Refused",
     "build_all",
     "cells_of_machine",
+    "decide_downloads",
     "names_deepgemm",
     "plan_cells",
     "tensor_core_toolkits",
@@ -38,6 +40,12 @@ class Refused:
 
 Outcome = Built | Failed | Refused
 
+_ENDED_BY_A_DOWNLOAD = (
+    "toolkit-missing",
+    "toolkit-incomplete",
+    "tensor-cores-need-cublaslt",
+    "deepgemm-needs-headers",
+)
 _NO_BOUNDS = Bounds(gcc=1000, clang=1000, source="CPU libraries take any newer compiler")
 
 
@@ -80,8 +88,31 @@ def plan_cells(
             planned.append(_plan_cpu(cell, facts, matrix, backends))
         else:
             decided = decide_cell(for_cell(request, cell), facts, matrix, cell.flavour)
-            planned.append(_planned(cell.id, decided, backends))
+            planned.append(_planned(cell.id, _own_rule_first(cell, decided, matrix), backends))
     return tuple(planned)
+
+
+def decide_downloads(planned: Plan | Refused, facts: Facts) -> tuple[Download, ...]:
+    """Return what a cell waits for that was not to be fetched; empty when it is decided without. Pure."""
+    if not isinstance(planned, Refused) or planned.refusal.rule not in _ENDED_BY_A_DOWNLOAD:
+        return ()
+    toolkit = parse_cell(planned.cell).toolkit
+    toolkits = [one for one in facts.not_fetched if one.id.startswith("pypi:")]
+    # A toolkit of another release does not help this cell.
+    if toolkits and (toolkit is None or toolkits[0].id != f"pypi:{toolkit.short}"):
+        return ()
+    return facts.not_fetched
+
+
+def _own_rule_first(cell: Cell, decided: Recipe | Refusal, matrix: Matrix) -> Recipe | Refusal:
+    """Return the refusal that the matrix knows of, whatever else stands in the way: no toolkit changes it."""
+    listed = matrix.cells.get(cell.id)
+    if listed is None or listed.refused_by is None or not isinstance(decided, Refusal):
+        return decided
+    if decided.rule == listed.refused_by or cell.toolkit is None:
+        return decided
+    rule = matrix.rule(listed.refused_by)
+    return Refusal(rule.id, cell.id, rule.reason, rule.fix, observed=f"a cell for CUDA {cell.toolkit.short}")
 
 
 def _planned(name: str, decided: Recipe | Refusal, backends: Path) -> Plan | Refused:

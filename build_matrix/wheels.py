@@ -30,7 +30,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Bundle", "Wheel", "load_bundles", "made_bundle", "make_bundle", "read_bundles"]
+__all__ = ["Bundle", "Download", "Wheel", "load_bundles", "made_bundle", "make_bundle", "read_bundles"]
 
 _FILE = Path(__file__).with_name("wheels.toml")
 _STAMP = "coli-bundle.json"
@@ -43,18 +43,25 @@ _SPACE = "free space there and in the folder for temporary files (TMPDIR), or se
 
 @dataclass(frozen=True)
 class Wheel:
-    """One pinned wheel. ``sha256`` by machine; ``option`` must be asked for; ``only`` narrows what is unpacked."""
+    """One pinned wheel. ``sha256`` by machine; ``option`` must be asked for; ``only`` narrows what is unpacked.
+
+    ``megabytes``: what an option adds to the download.
+    """
 
     name: str
     version: str
     sha256: Mapping[str, str]
     option: str | None
     only: str
+    megabytes: int = 0
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What is made of some wheels. ``must_have``: paths below its root that prove it complete."""
+    """What is made of some wheels. ``must_have``: paths below its root that prove it complete.
+
+    ``megabytes``: of the download, without options.
+    """
 
     id: str
     kind: str
@@ -63,10 +70,30 @@ class Bundle:
     must_have: tuple[str, ...]
     licence: str
     wheels: tuple[Wheel, ...]
+    megabytes: int = 0
 
     def chosen(self, options: Sequence[str] = ()) -> tuple[Wheel, ...]:
         """Return the wheels for these options."""
         return tuple(wheel for wheel in self.wheels if wheel.option is None or wheel.option in options)
+
+    def download(self, options: Sequence[str] = ()) -> Download:
+        """Return what fetching it with these options takes."""
+        return Download(
+            self.id, self.megabytes + sum(wheel.megabytes for wheel in self.chosen(options) if wheel.option)
+        )
+
+
+@dataclass(frozen=True)
+class Download:
+    """A bundle that is not there, and about how much fetching it is."""
+
+    id: str
+    megabytes: int
+
+    @property
+    def text(self) -> str:
+        """Return one line for people."""
+        return f"would download {self.megabytes} MB: {self.id}"
 
 
 @lru_cache(maxsize=1)
@@ -183,7 +210,14 @@ def _make(
 
 def _bundle(row: Mapping[str, Any]) -> Bundle:
     wheels = tuple(
-        Wheel(one["name"], one["version"], one["sha256"], one.get("option"), one.get("only", row["prefix"]))
+        Wheel(
+            name=one["name"],
+            version=one["version"],
+            sha256=one["sha256"],
+            option=one.get("option"),
+            only=one.get("only", row["prefix"]),
+            megabytes=one.get("megabytes", 0),
+        )
         for one in row["wheel"]
     )
     for wheel in wheels:
@@ -197,6 +231,7 @@ def _bundle(row: Mapping[str, Any]) -> Bundle:
         prefix=row["prefix"],
         must_have=tuple(row["must_have"]),
         licence=row["licence"],
+        megabytes=row["megabytes"],
         wheels=wheels,
     )
 

@@ -84,7 +84,7 @@ def _refused(facts: MachineFacts) -> Iterator[Finding]:
             cost="that library is not used",
         )
     if not broken:
-        usable = [row.candidate.name for row in trace.candidates if row.accepted]
+        usable = dict.fromkeys(row.candidate.name for row in trace.candidates if row.accepted)  # copies of a level
         yield Finding("backend.sound", "ok", f"every library is whole; usable: {', '.join(usable) or 'none'}")
 
 

@@ -33,10 +33,10 @@ def _kind(facts: MachineFacts) -> Iterator[Finding]:
     if not places:
         yield not_known("storage", "the disk of the model", "no path was looked at")
     for storage in places:
-        yield from _of_kind(storage)
+        yield from _of_kind(storage, None if facts.measured is not None else "measure it")
 
 
-def _of_kind(storage: StorageFacts) -> Iterator[Finding]:
+def _of_kind(storage: StorageFacts, advice: str | None) -> Iterator[Finding]:
     file_system, kind = storage.fs_type.value, storage.kind.value
     shown = _place(storage)
     evidence = [seen(f"{storage.mount_source.value or '?'}, {file_system or '?'}", storage.fs_type)]
@@ -97,8 +97,8 @@ def _of_kind(storage: StorageFacts) -> Iterator[Finding]:
             f"not known: what kind of disk the {shown} is ({file_system or 'file system not known'}: "
             f"{storage.kind.source})",
             (*evidence, Evidence(storage.kind.source, "storage")),
-            fix="measure it",
-            commands=(f"coli doctor {shlex.quote(storage.path)} --measure",),
+            fix=advice,
+            commands=_measure(storage.path, advice),
         )
     elif kind == "ssd":
         yield Finding(
@@ -115,11 +115,15 @@ def _of_kind(storage: StorageFacts) -> Iterator[Finding]:
             "note",
             f"{shown}: a virtual disk, whose host does not tell what is below",
             tuple(evidence),
-            fix="measure it",
-            commands=(f"coli doctor {shlex.quote(storage.path)} --measure",),
+            fix=advice,
+            commands=_measure(storage.path, advice),
         )
     else:
         yield Finding("storage.kind", "ok", f"{shown}: {kind.upper()}, {file_system}", tuple(evidence))
+
+
+def _measure(path: str, advice: str | None) -> tuple[str, ...]:
+    return (f"coli doctor {shlex.quote(path)} --measure",) if advice else ()
 
 
 def _free(storage: StorageFacts) -> str:
@@ -199,6 +203,7 @@ def _bandwidth(facts: MachineFacts) -> Iterator[Finding]:
         return
     rate = measured.disk_bytes_per_s
     if rate.value is None:
+        # To measure again would come to the same: the reason is part of what is said.
         yield not_known("storage", f"how fast {measured.storage} reads experts", rate.source)
         return
     shown = f"{measured.storage} reads experts at {rate.value / 1e9:.2f} GB/s"

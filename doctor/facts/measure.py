@@ -133,8 +133,11 @@ class _Source:
                 continue
             self.descriptors.append(descriptor)
             self._records += [(descriptor, number * EXPERT_RECORD_BYTES) for number in range(count)]
-        if self._records:
-            self.reason = f"the files hold {len(self._records)} records of {EXPERT_RECORD_BYTES} bytes, too few"
+        if self.descriptors:
+            self.reason = (
+                f"its weight files hold {len(self._records)} records of {EXPERT_RECORD_BYTES} bytes, "
+                f"and {_FEWEST_RECORDS} are needed"
+            )
         random.shuffle(self._records)
 
     def _open(self, file: Path) -> int:

@@ -22,7 +22,10 @@ FIELDS = ("memory", "cpu", "storage", "devices", "measured", "last_run", "settin
 
 @dataclass(frozen=True)
 class PlanMachine:
-    """A machine. ``resident_bytes``: what this process holds of its memory, 0 on another machine."""
+    """A machine. ``resident_bytes``: what this process holds of its memory, 0 on another machine.
+
+    ``unmeasured``: why measuring the model's disk gave nothing; None when it did, or when nobody tried.
+    """
 
     name: str
     threads: int
@@ -30,6 +33,7 @@ class PlanMachine:
     device: Device | None
     speeds: Speeds
     resident_bytes: int = 0
+    unmeasured: str | None = None
 
 
 def machine_of(facts: MachineFacts, threads: int | None = None, gpu: str | None = None) -> PlanMachine:
@@ -50,7 +54,10 @@ def machine_of(facts: MachineFacts, threads: int | None = None, gpu: str | None 
     kind = disk_kind(facts.storage or ())
     speeds = decide_speeds(threads, facts.measured, disk_kind=kind, device=device is not None)
     name = facts.name or ("this machine" if facts.here else "another machine")
-    return PlanMachine(name, threads, facts.memory.host, device, speeds, facts.memory.resident_bytes.value or 0)
+    disk = facts.measured.disk_bytes_per_s if facts.measured is not None else None
+    unmeasured = disk.source if disk is not None and disk.value is None else None
+    resident = facts.memory.resident_bytes.value or 0
+    return PlanMachine(name, threads, facts.memory.host, device, speeds, resident, unmeasured)
 
 
 def decide_device(facts: MachineFacts, gpu: str | None = None) -> Device | None:

@@ -54,6 +54,7 @@ def change_facts(facts: MachineFacts, changes: Iterable[str]) -> MachineFacts:
     libraries, backends are not known then.
     """
     changes = tuple(changes)
+    there = len(facts.devices.gpus) if facts.devices is not None else 0
     if changes:
         facts = replace(facts, here=False, name=facts.name or "a changed machine")
     for change in changes:
@@ -71,6 +72,15 @@ def change_facts(facts: MachineFacts, changes: Iterable[str]) -> MachineFacts:
             close = nearest(general, KEYS)
             raise _refuse(
                 key, "is not a fact that can be set", ", ".join(KEYS), f"did you mean {close}?" if close else None
+            )
+    for gpu in facts.devices.gpus[there:] if facts.devices is not None else ():
+        if gpu.capability.value is None:
+            key = f"gpu.{gpu.index}.capability"
+            raise _refuse(
+                f"gpu.{gpu.index}",
+                "makes a GPU that the machine has not, and its compute capability is not known",
+                f"{key} beside it",
+                f"add --set {key}=8.6, or what that card has",
             )
     return facts
 

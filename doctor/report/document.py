@@ -53,8 +53,9 @@ class Report:
 
     @property
     def status(self) -> Status:
-        """Return the worst status."""
-        return max((row.status for row in self.rows), key=STATUSES.index, default="skip")
+        """Return the worst status of what was judged; ``skip`` when nothing was: that something was left out is no fault."""
+        judged = [row.status for row in self.rows if row.status != "skip"]
+        return max(judged, key=STATUSES.index, default="skip")
 
 
 @dataclass(frozen=True)

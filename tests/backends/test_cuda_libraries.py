@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -134,12 +135,20 @@ def test_no_driver_is_a_polite_refusal(house: House) -> None:
     house.add("libcoli_cuda.so", GENERIC)
     loaded = load(search=house.search(), canary=house.canary)
     assert [backend.name for backend in loaded.chain] == ["cpu-portable"]
-    assert "refused: cuda (driver: no nvidia-smi, no libcuda, no kernel module)" in loaded.trace.why
+    assert "cuda" not in loaded.trace.why  # without a driver it is no loss
     assert codes(row(loaded.trace, "cuda")) == ["driver.absent"]
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
     with pytest.raises(BackendRefused) as caught:
         load("cuda", house.search(), house.canary)
     assert (caught.value.code, caught.value.exit_code) == ("backend.driver.absent", 5)
+
+
+def test_a_gpu_without_a_driver_is_told_of_the_driver_before_any_build(house: House) -> None:
+    with pytest.raises(BackendRefused) as caught:
+        load(search=dataclasses.replace(house.search(), gpu="0"), canary=house.canary)
+    assert "no nvidia-smi, no libcuda, no kernel module" in (caught.value.observed or "")
+    fix = caught.value.fix or ""
+    assert fix.startswith("first ") and fix.index("first ") < fix.index("`coli build`")
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,35 @@ def test_a_cell_is_explained_and_nothing_is_built(run: Any, tmp_path: Any, monke
     assert not list(tmp_path.iterdir())
 
 
+def test_explaining_downloads_nothing(run: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release that is not installed, but for the pinned wheels; docs/build.md says how much those are."""
+    for name in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("coli.build_matrix.machine.find_toolkits", lambda places: ())
+    monkeypatch.setattr("coli.build_matrix.machine.make_bundle", lambda *a, **k: pytest.fail("it was to be fetched"))
+    for cell, said in {
+        "cuda13.0-portable-notc-generic": ["would download 104 MB: pypi:13.0"],
+        "cuda13.0-portable-tc-generic": ["would download 525 MB: pypi:13.0"],
+        "cuda13.0-portable-notc-deepgemm": ["would download 104 MB: pypi:13.0", "would download 5 MB: deepgemm"],
+    }.items():
+        (row,) = json.loads(run("build", "--explain", cell, "--json").out)["cells"]
+        assert (row["id"], row["state"], row["library"], row["notes"]) == (cell, "planned", None, said)
+    shown = run("build", "--explain", "cuda13.0-portable-notc-generic")
+    assert shown.code == 0 and "would download 104 MB: pypi:13.0" in shown.out
+    for cell, rule in {
+        "cuda12.8-portable-tc-generic": "toolkit-missing",  # the wheels are of another release
+        "cuda12.4-sm_120-notc-generic": "arch-needs-toolkit",  # its own rule, whatever is installed
+        "cuda13.0-sm_101-notc-generic": "arch-dropped-by-toolkit",
+    }.items():
+        refused = run("build", "--explain", cell, "--json")
+        assert refused.code in (2, 5) and json.loads(refused.out)["error"]["code"] == f"build.{rule}"
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_misspelt_cell_is_a_usage_error(run: Any) -> None:
     done = run("build", "--cell", "cuda13-portable")
-    assert done.code == 2 and "--list shows the cells" in done.err
+    assert done.code == 2 and "`coli build --list` shows the cells" in done.err
 
 
 def test_a_tag_narrows_the_list_and_an_unknown_one_is_refused(run: Any) -> None:

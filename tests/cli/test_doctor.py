@@ -79,6 +79,11 @@ def test_a_card_that_is_imagined_is_judged(capsys: pytest.CaptureFixture[str]) -
     assert "Old is not used: capability 7.5, the kernels need 8.0 or later" in " ".join(out.split())
 
 
+def test_an_imagined_card_needs_a_capability(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = run(capsys, "--only", "devices.capability", "--set=gpu.0.vram=10GiB", code=2)
+    assert "add --set gpu.0.capability=8.6" in err
+
+
 def test_gpu_answers_on_one_screen(oracle_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changes = ["--set=gpu.0.vram=10GiB", "--set=gpu.0.capability=8.6", "--set=gpu.0.name=RTX 3080"]
     assert main(["doctor", str(oracle_path), "--gpu", "0", *changes, "--ascii"]) in (0, 1)

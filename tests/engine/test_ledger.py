@@ -133,5 +133,9 @@ def test_what_is_held_already_is_counted_by_the_one_refusal() -> None:
     with pytest.raises(BudgetError) as caught:
         ledger.require([Item("weights", "ram", 50), Item("experts", "ram", 7, count=9, minimum=2)])
     assert "runtime" in str(caught.value) and "weights" in str(caught.value)
+    # 90 + 30 + 50 + 2 * 7, and a 64th of what was measured to spare.
+    assert caught.value.fix == "--ram 185B or more"
+    with pytest.raises(BudgetError, match="the model"):
+        ledger.require(())  # beyond the limit already
     with pytest.raises(BudgetError):
         ledger.reserve(Item("weights", "ram", 1))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from coli.build_matrix.order import Outcome, Refused
     from coli.build_matrix.plan import Plan
     from coli.build_matrix.tools import Tools
+    from coli.build_matrix.wheels import Download
 
 __all__ = ["command"]
 
@@ -82,6 +83,7 @@ def _build(settings: Resolved) -> None:
     from coli.build_matrix.order import (
         Refused,
         build_all,
+        decide_downloads,
         names_deepgemm,
         plan_cells,
         tensor_core_toolkits,
@@ -105,10 +107,11 @@ def _build(settings: Resolved) -> None:
         names_deepgemm=names_deepgemm(named, every=settings["all_cells"]),
         tensor_cores_for=tensor_core_toolkits(named, matrix, every=settings["all_cells"]),
         tell=lambda text: terminal.note(f"[coli] {text}"),
+        fetch=not settings["explain_cell"],
     )
     planned = plan_cells(named, request, facts, matrix, this_machine(), _backends(), every=settings["all_cells"])
     if settings["explain_cell"]:
-        _explain(planned[0], settings, terminal)
+        _explain(planned[0], decide_downloads(planned[0], facts), settings, terminal)
         return
     for one in planned:
         if not isinstance(one, Refused):
@@ -203,9 +206,27 @@ def _list(listed: list[Cell], settings: Resolved, terminal: Terminal) -> None:
     )
 
 
-def _explain(one: Plan | Refused, settings: Resolved, terminal: Terminal) -> None:
+def _explain(one: Plan | Refused, downloads: tuple[Download, ...], settings: Resolved, terminal: Terminal) -> None:
     from coli.build_matrix.order import Refused
 
+    if isinstance(one, Refused) and downloads:
+        notes = [download.text for download in downloads]
+        if settings["json"]:
+            cell = {
+                "id": one.cell,
+                "state": "planned",
+                "library": None,
+                "arguments": [],
+                "notes": notes,
+                "warnings": [],
+            }
+            click.echo(json.dumps({"schema": _SCHEMA, "cells": [cell]}, ensure_ascii=False))
+            return
+        terminal.line(one.cell)
+        for note in notes:
+            terminal.paragraph(note, 2)
+        terminal.paragraph("what is compiled how is decided when that is here: `coli build` fetches it first", 2)
+        return
     if isinstance(one, Refused):
         raise one.refusal.error()
     if settings["json"]:

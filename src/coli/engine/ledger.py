@@ -13,6 +13,9 @@ from coli.units import render_size
 
 __all__ = ["Grant", "Item", "Ledger"]
 
+# What is charged was measured, and a process is not of the same size at each start: the amount that a refusal names
+# has this part of it to spare.
+_CHARGE_SPREAD = 64
 _OPTIONS = {"ram": "--ram", "vram": "--vram"}
 
 
@@ -57,6 +60,7 @@ class _Tier:
     limit: int | None
     reserved: int = 0
     peak: int = 0
+    charged: int = 0
     grants: list[Grant] = field(default_factory=list)
 
 
@@ -96,7 +100,9 @@ class Ledger:
 
         So one refusal names everything, instead of one item after the other.
         """
-        return self._hold(self._tiers.setdefault(item.tier, _Tier(None)), Grant(item, item.count, item.total_bytes()))
+        tier = self._tiers.setdefault(item.tier, _Tier(None))
+        tier.charged += item.total_bytes()
+        return self._hold(tier, Grant(item, item.count, item.total_bytes()))
 
     def _hold(self, tier: _Tier, grant: Grant) -> Grant:
         tier.reserved += grant.nbytes
@@ -105,8 +111,13 @@ class Ledger:
         return grant
 
     def require(self, items: Iterable[Item], tokens: int = 0) -> None:
-        """Refuse now what cannot fit later: raise BudgetError with the least that all ``items`` need together."""
-        needs: dict[str, list[tuple[int, str]]] = {}
+        """Refuse now what cannot fit later: raise BudgetError with the least that all ``items`` need together.
+
+        A tier that was charged beyond its limit is refused whatever the items are.
+        """
+        needs: dict[str, list[tuple[int, str]]] = {
+            name: [] for name, tier in self._tiers.items() if tier.limit is not None and tier.reserved > tier.limit
+        }
         for item in items:
             needs.setdefault(item.tier, []).append((item.least_bytes(tokens), item.name))
         for name, parts in needs.items():
@@ -114,7 +125,8 @@ class Ledger:
             need = sum(nbytes for nbytes, _ in parts)
             if tier is not None and tier.limit is not None and tier.reserved + need > tier.limit:
                 shown = ", ".join(f"{part} {render_size(nbytes)}" for nbytes, part in sorted(parts, reverse=True)[:4])
-                raise self._refusal(name, "the model", need, f" at least ({shown}{', ...' if len(parts) > 4 else ''})")
+                listed = f" ({shown}{', ...' if len(parts) > 4 else ''})" if parts else ""
+                raise self._refusal(name, "the model", need, f" at least{listed}")
 
     def release(self, grant: Grant) -> None:
         """Give a grant back. Raises ValueError when this ledger does not hold it."""
@@ -161,7 +173,7 @@ class Ledger:
         if len(holders) > 6:
             held += f", {len(holders) - 6} more"
         limit = state.limit or 0
-        least = _rounded_up(state.reserved + need)
+        least = _rounded_up(state.reserved + need + state.charged // _CHARGE_SPREAD)
         option = self._options.get(tier)
         return BudgetError(
             subject,

@@ -344,7 +344,7 @@ def open_model(
         ledger = Ledger({"ram": limit})
         direct = decide_io(io, tensor_bytes(checkpoint), memory.available_bytes.value, limit) == "direct"
         for item in basis_items(runtime, workspace, vocabulary_of(resolution.text), READERS if direct else None):
-            ledger.reserve(item)
+            ledger.charge(item)  # refused with the family's items, so that one message names all that is needed
         if direct:
             checkpoint.read_directly(None if tell is None else lambda reason: tell(Fallback("reads", "direct", reason)))
         insist = gpu is not None or backend is not None or (search is not None and search.selection is not None)
@@ -354,7 +354,7 @@ def open_model(
         device = dispatcher.device_memory()
         if device is not None:
             # The workspace is there by now, and counted already.
-            ledger.reserve(driver_item(max(0, resident_bytes() - runtime - workspace)))
+            ledger.charge(driver_item(max(0, resident_bytes() - runtime - workspace)))
             if not device.integrated:  # there a copy would only take from the memory that holds the original
                 ledger.limit("vram", _vram_limit(vram, device, loaded))
         engine = engine_class(
@@ -367,6 +367,7 @@ def open_model(
             progress=progress,
         )
         resources.callback(engine.close)
+        ledger.require(())  # an engine that reserves nothing has not asked whether what is charged fits
         return Model(
             checkpoint=checkpoint,
             resolution=resolution,

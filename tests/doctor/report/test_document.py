@@ -136,6 +136,15 @@ def test_exit_codes(statuses: list[str], strict: bool, code: int) -> None:
     assert decide_exit_code(Report(rows, MachineFacts(), strict=strict)) == code
 
 
+@pytest.mark.parametrize(
+    ("statuses", "worst"),
+    [(["ok", "skip"], "ok"), (["note", "skip", "ok"], "note"), (["skip", "warn"], "warn"), (["skip"], "skip")],
+)
+def test_what_was_left_out_is_no_fault(statuses: list[str], worst: str) -> None:
+    rows = tuple(row(f"a.{number}", status) for number, status in enumerate(statuses))
+    assert to_document(Report(rows, MachineFacts()))["status"] == worst
+
+
 def test_root_causes_come_first() -> None:
     rows = (
         row("a.1", "warn"),
