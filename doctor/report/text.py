@@ -62,7 +62,8 @@ class _Renderer:
 
     def lines(self, report: Report) -> Iterator[Line]:
         anomalies = find_anomalies(report.rows)
-        yield from self._top(anomalies)
+        known = sum(row.status != "skip" for row in report.rows)
+        yield from self._top(anomalies, known, len(report.rows))
         for section in dict.fromkeys(row.section for row in report.rows):
             yield ()
             yield ((SECTIONS.get(section, section.upper()), "bold"),)
@@ -77,9 +78,10 @@ class _Renderer:
         yield ()
         yield from self._count(report, bool(anomalies))
 
-    def _top(self, anomalies: Sequence[Anomaly]) -> Iterator[Line]:
+    def _top(self, anomalies: Sequence[Anomaly], known: int, of: int) -> Iterator[Line]:
         if not anomalies:
-            yield (("nothing is wrong", "bold"),)
+            enough = 2 * known >= of
+            yield (("nothing is wrong" if enough else f"too little is known: {known} of {of} checks", "bold"),)
             return
         failed = sum(one.finding.status != "warn" for one in anomalies)
         warned = len(anomalies) - failed
@@ -140,7 +142,7 @@ class _Renderer:
             part = "" if row.weights == row.of else f" ({row.weights} of {row.of} weights)"
             groups.setdefault((row.backend, row.why), []).append(row.stage + part)
         for (backend, why), stages in groups.items():
-            yield (("  ", ""), (f"{backend}", "bold"), (f": {_count(len(stages), 'stage')}, {_plain(why)}", ""))
+            yield (("  ", ""), (_plain(backend), "bold"), (f": {_count(len(stages), 'stage')}, {_plain(why)}", ""))
             for part in self._wrapped(", ".join(stages), 10):
                 yield ((" " * 10 + part, ""),)
 

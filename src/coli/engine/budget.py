@@ -161,7 +161,7 @@ def reserve_all(
     Raises BudgetError when the model cannot run.
     """
     for item in basis:
-        ledger.reserve(item)
+        ledger.charge(item)
     chunk, experts = reserve_resident(ledger, lambda chunk: demand.items(context, chunk), min(most_chunk, context))
     ledger.reserve(experts)
     wanted = set(groups)

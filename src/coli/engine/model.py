@@ -342,14 +342,14 @@ def open_model(
         ledger = Ledger({"ram": limit})
         direct = decide_io(io, tensor_bytes(checkpoint), memory.available_bytes.value, limit) == "direct"
         for item in basis_items(runtime, workspace, vocabulary_of(resolution.text), READERS if direct else None):
-            ledger.reserve(item)
+            ledger.charge(item)
         if direct:
             checkpoint.read_directly(None if tell is None else lambda reason: tell(Fallback("reads", "direct", reason)))
         dispatcher = resources.enter_context(Dispatcher(loaded.chain, threads, workspace, tell, loaded.fast_library))
         device = dispatcher.device_memory()
         if device is not None:
             # The workspace is there by now, and counted already.
-            ledger.reserve(driver_item(max(0, resident_bytes() - runtime - workspace)))
+            ledger.charge(driver_item(max(0, resident_bytes() - runtime - workspace)))
             if not device.integrated:  # there a copy would only take from the memory that holds the original
                 ledger.limit("vram", _vram_limit(vram, device, loaded))
         engine = engine_class(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from coli.atomic_file import write_atomically
 
 __all__ = ["Decoded", "RunRecord", "peak_resident_bytes", "read_run_record", "write_run_record"]
 
@@ -67,14 +67,7 @@ def write_run_record(folder: Path, record: RunRecord) -> None:
     """Write the record of a model's last run, whole or not at all. A folder that nobody may write stays as it is."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.encode(record))
-            Path(name).replace(_place(folder, record.model))
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_atomically(_place(folder, record.model), msgspec.json.encode(record).decode())
 
 
 def read_run_record(folder: Path, model: Path) -> RunRecord | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coli.doctor.record.write import write_atomically
+from coli.atomic_file import write_atomically
 
 
 def test_a_link_is_followed(tmp_path: Path) -> None:
