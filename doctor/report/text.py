@@ -9,6 +9,7 @@ from coli.doctor.checks.finding import Finding, Row, Status
 from coli.doctor.checks.table import SECTIONS
 from coli.doctor.report.document import Anomaly, Report, find_anomalies
 from coli.doctor.stages import StageRow
+from coli.printable import printable
 
 __all__ = ["Line", "render_text"]
 
@@ -179,8 +180,4 @@ def _count(number: int, noun: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text of any origin as a terminal may get it: what a tool printed is shown, not obeyed."""
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else letter.encode("unicode_escape").decode("ascii")
-        for letter in text
-    )
+    return printable(text, "\n")

@@ -53,3 +53,24 @@ def test_a_gpu_that_a_variable_asks_for_is_checked(
     checks = {row["id"]: row["status"] for row in json.loads(capsys.readouterr().out)["checks"]}
     assert checks["gpu.7"] in ("fail", "skip")
     assert "memory.limit" in checks
+
+
+def test_a_name_in_a_record_is_shown_and_not_obeyed(
+    tmp_path: Path, oracle_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "\x1b]0;owned\x07<script>alert(1)</script>"
+    record, page = tmp_path / "machine.json", tmp_path / "page.html"
+    main(["doctor", "--only", "memory", "--record", str(record)])
+    document = json.loads(record.read_text(encoding="utf-8"))
+    document["facts"]["name"] = hostile
+    record.write_text(json.dumps(document), encoding="utf-8")
+    gpu = ["--set", "gpu.0.vram=8", "--set", f"gpu.0.name={hostile}"]
+    assert main(["plan", str(oracle_path), "--machine", str(record), *gpu]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "owned" in shown
+    # The GPU of which nobody said what it can do is not left out in silence.
+    assert "is not planned for: capability unknown" in " ".join(shown.split())
+    main(["doctor", "--machine", str(record), "--html", str(page), *gpu])
+    text = page.read_text(encoding="utf-8")
+    assert "<script" not in text and "\x1b" not in text
+    assert "\x1b" not in capsys.readouterr().out

@@ -125,7 +125,7 @@ def _report(settings: Resolved, opened: Opened, planned: Planned, facts: Machine
 
 
 def _idle_gpus(facts: MachineFacts, planned: Planned) -> tuple[str, ...]:
-    """Say why each GPU of a machine whose libraries nobody opened is not planned for; of this one the doctor says it."""
+    """Say why no GPU is planned for, where nobody opened the libraries; of this machine the doctor says it."""
     from coli.backends.devices import select_devices
 
     if facts.devices is None or facts.backends is not None or planned.machine.device is not None:
