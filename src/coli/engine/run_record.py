@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from coli.atomic_file import write_atomically
+from coli.engine.ledger import TierReport
 
 __all__ = ["Decoded", "RunRecord", "peak_resident_bytes", "read_run_record", "write_run_record"]
 
