@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import threading
@@ -197,11 +196,11 @@ def test_a_weight_that_a_device_refuses_leaves_nothing_open(
     monkeypatch.setattr(Dispatcher, "upload", refuses)
     for _ in range(2):
         calls.clear()
-        threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+        threads, files = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
         with pytest.raises(StageError):
             coli.open(oracle_path, threads=1, context=64, search=cuda, vram="32MiB", io="direct")
     assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert len(list(Path("/proc/self/fd").iterdir())) == files
 
 
 def test_two_models_on_one_device(cuda: Search, oracle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
