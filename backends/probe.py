@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coli.atomic_file import write_atomically
 from coli.backends.child import Ended, run_child
 
 __all__ = ["LOADER_VERSION", "Answer", "cache_key", "decide_answer", "probe_library", "read_cached", "write_cached"]
@@ -165,12 +164,4 @@ def write_cached(folder: Path | None, key: str, answer: Answer) -> None:
     document = {"steps": answer.steps, "end": answer.end, "detail": answer.detail}
     with contextlib.suppress(OSError):  # a full or read-only home only costs the next start 0.2 s
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=".probe-", dir=folder)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(document, file)
-            Path(name).replace(folder / f"{key}.json")
-        except OSError:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
+        write_atomically(folder / f"{key}.json", json.dumps(document))

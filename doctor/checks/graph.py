@@ -71,9 +71,14 @@ def ordered(checks: Sequence[Check]) -> tuple[Check, ...]:
 def run_checks(checks: Sequence[Check], facts: MachineFacts, deadline_s: float = CHECK_DEADLINE_S) -> tuple[Row, ...]:
     """Run ordered checks. A crash, a time-out and a check that is not run are rows as well."""
     rows: dict[str, Row] = {}
+    first: dict[str, str] = {}  # field of the facts -> the check that tells that its probe did not finish
+    unfinished = {problem.field for problem in facts.problems}
     for check in checks:
         cause = next((_cause(rows[need]) for need in check.needs if need in rows and _blocks(rows[need])), None)
-        if cause is not None:
+        cause = cause or next((first[field] for field in check.reads if field in first), None)
+        if cause is None:
+            first.update((field, check.id) for field in check.reads if field in unfinished)
+        else:
             finding = Finding("doctor.not-run", "skip", f"not run: needs {cause}")
             rows[check.id] = Row(check.id, check.section, (finding,), cause)
             continue

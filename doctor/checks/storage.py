@@ -201,6 +201,15 @@ def _bandwidth(facts: MachineFacts) -> Iterator[Finding]:
         command = (f"coli doctor {shlex.quote(facts.model or 'MODEL')} --measure",) if facts.here else ()
         yield Finding("storage.not-measured", "skip", "not measured: how fast the disk reads experts", commands=command)
         return
+    if measured.not_kept is not None:
+        yield Finding(
+            "storage.not-kept",
+            "warn",
+            "what was measured could not be kept",
+            (Evidence(measured.not_kept, "file system"),),
+            fix="free some space, or point XDG_CACHE_HOME at a folder that can be written; then measure again",
+            cost="`coli plan` goes on guessing",
+        )
     rate = measured.disk_bytes_per_s
     if rate.value is None:
         # To measure again would come to the same: the reason is part of what is said.

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from coli.backends.candidates import Search
 from coli.backends.devices import DeviceFacts, Fact, probe_devices
 from coli.backends.devices.facts import UNKNOWN
@@ -151,6 +153,15 @@ class Request:
         )
 
 
+def _kept(cache: Path, storage: StorageFacts, measured: Measured) -> Measured:
+    """Keep what was measured for the plan. Where that cannot be written, the measurement says why."""
+    try:
+        write_measured(cache, storage, measured)
+    except OSError as error:
+        return msgspec.structs.replace(measured, not_kept=f"{error.filename or cache}: {error.strerror}")
+    return measured
+
+
 def _made(cache: Path, machine: str) -> dict[str, Path]:
     from coli.build_matrix.wheels import load_bundles, made_bundle
 
@@ -275,8 +286,7 @@ def _probes(request: Request, tasks: Mapping[str, Task[Any]]) -> dict[str, Calla
                 shards = files.shards if isinstance(files, CheckpointFacts) else ()
                 paths = [shard.path for shard in shards if shard.path is not None and shard.state == "ok"]
                 one = probe_bandwidth(storage, paths, default_threads())
-                write_measured(request.cache, storage, one)
-                found.append(one)
+                found.append(_kept(request.cache, storage, one))
             elif storage.role in ("model", "mirror") and (kept := read_measured(request.cache, storage)) is not None:
                 found.append(kept)
         # Of several mounts the slowest is waited for.

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from coli.atomic_file import write_atomically
 from coli.backends.devices.facts import UNKNOWN, Fact
 from coli.doctor.facts.storage import StorageFacts
 from coli.engine.direct import open_direct, page_aligned
@@ -54,6 +55,7 @@ class Measured(msgspec.Struct, frozen=True):
     """``storage``: mount and device that were measured. ``date``: ISO 8601, UTC. Rates in bytes per second.
 
     ``disk_bytes_per_s``: the best of ``disk_reads``. ``pcie_bytes_per_s`` is not known without a CUDA backend.
+    ``not_kept``: why it could not be written to the cache folder.
     """
 
     storage: str
@@ -62,6 +64,7 @@ class Measured(msgspec.Struct, frozen=True):
     disk_reads: tuple[DiskRead, ...] = ()
     memory_bytes_per_s: Fact[float] = UNKNOWN
     pcie_bytes_per_s: Fact[float] = UNKNOWN
+    not_kept: str | None = None
 
 
 def probe_bandwidth(storage: StorageFacts, files: Sequence[Path], threads: int) -> Measured:
@@ -101,9 +104,7 @@ def write_measured(folder: Path, storage: StorageFacts, measured: Measured) -> N
     """Keep ``measured`` in the cache folder. Raises OSError when it cannot be written."""
     path = _file(folder, storage)
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(measured), indent=2) + b"\n")
-    fresh.replace(path)
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(measured), indent=2).decode() + "\n")
 
 
 def _name(storage: StorageFacts) -> str:

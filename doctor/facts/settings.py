@@ -6,12 +6,15 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from coli.settings import SETTINGS, Resolved, find
+from coli.settings.table import Setting
 
 __all__ = ["RunOptions", "SettingValue", "SettingsFacts", "Variable", "probe_settings", "run_options"]
 
 _MAX_CHARACTERS = 4096
+_WORDS = ("system", "stop")
 
 # What changes how CUDA, the compilers and the loader of the system behave. PATH is long and says little.
 _FOREIGN = (
@@ -44,6 +47,12 @@ class SettingValue:
     value: str
     kind: str
     origin: str
+
+
+def _shown(setting: Setting, value: Any) -> str:
+    text = setting.kind.show(value)
+    # What somebody says to a model tells nothing about a machine, and a report is shown to others.
+    return f"{len(text)} characters" if setting.name in _WORDS else text[:_MAX_CHARACTERS]
 
 
 @dataclass(frozen=True)
@@ -107,7 +116,7 @@ def probe_settings(settings: Resolved, environment: Mapping[str, str], *, here: 
     values = [
         SettingValue(
             setting.name,
-            setting.kind.show(settings[setting.name])[:_MAX_CHARACTERS],
+            _shown(setting, settings[setting.name]),
             settings.origin(setting.name).kind,
             settings.origin(setting.name).text,
         )

@@ -15,7 +15,7 @@ from coli.engine.ledger import Grant, Item, Ledger
 from coli.errors import BudgetError
 from coli.settings import find
 
-__all__ = ["Choice", "Placement", "Plan", "decide_plan", "least_ram_bytes", "place"]
+__all__ = ["LEAST_CONTEXT", "Choice", "Placement", "Plan", "decide_plan", "least_ram_bytes", "place"]
 
 # Where nobody asks for a context: one that costs no more than this share of the speed.
 _CONTEXT_COST = 0.02
@@ -23,7 +23,9 @@ _CONTEXT_COST = 0.02
 _CONTEXT_RAM_SHARE = 16
 # A prefill bank serves prompts only; it may cost the answers this share of their speed.
 _BANK_COST = 0.1
-_LEAST_CONTEXT = 512
+LEAST_CONTEXT = 512
+"""Positions; where nobody asks for a context, the shortest that a plan proposes."""
+
 # The context that an engine takes when nobody says more.
 _DEFAULT_CONTEXT: int = find("context").default
 
@@ -129,7 +131,7 @@ def decide_plan(
     return Plan(budgets, best, runner_up, _binds(best, budgets, demand))
 
 
-def least_ram_bytes(basis: Iterable[Item], demand: Demand, context: int = _LEAST_CONTEXT) -> int:
+def least_ram_bytes(basis: Iterable[Item], demand: Demand, context: int = LEAST_CONTEXT) -> int:
     """Return the RAM without which the model cannot run at all: shortest context, prompts token by token."""
     least = [*basis, *demand.items(context, 1)]
     return sum(item.least_bytes() for item in least if item.tier == "ram")
@@ -146,7 +148,7 @@ def _choices(
     if names:
         groups.append(())
     most = most_context or _DEFAULT_CONTEXT
-    contexts = [context] if context is not None else _powers(min(_LEAST_CONTEXT, most), most)
+    contexts = [context] if context is not None else _powers(min(LEAST_CONTEXT, most), most)
     return [Choice(one, most_chunk, used) for one in contexts for used in groups]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from coli.doctor.facts.settings import RunOptions
 from coli.doctor.plan.audit import AuditRow, audit_rows
 from coli.doctor.plan.budgets import Budgets, TierBudget, decide_budgets
-from coli.doctor.plan.core import Choice, Placement, Plan, decide_plan, least_ram_bytes, place
+from coli.doctor.plan.core import LEAST_CONTEXT, Choice, Placement, Plan, decide_plan, least_ram_bytes, place
 from coli.doctor.plan.forecast import History, Speeds
 from coli.doctor.plan.machine import PlanMachine
 from coli.doctor.plan.subject import DRIVER_BYTES, Subject, item_bytes
@@ -19,6 +19,7 @@ from coli.errors import BudgetError, UsageError
 __all__ = ["Audit", "Planned", "audit_run", "plan_subject"]
 
 _MIB = 1 << 20
+_RUNTIME_SLACK = 32
 
 
 @dataclass(frozen=True)
@@ -84,13 +85,16 @@ def plan_subject(
             history=history,
         )
     except BudgetError as error:
-        least = -(-least_ram_bytes(basis, subject.demand) // _MIB)
+        context = min(LEAST_CONTEXT, most or LEAST_CONTEXT)
+        # The process is measured again when it runs, and is never twice the same to the page.
+        slack = subject.runtime_bytes // _RUNTIME_SLACK
+        least = -(-(least_ram_bytes(basis, subject.demand, context) + slack) // _MIB)
         raise BudgetError(
             error.subject,
             error.rule,
             observed=error.observed,
             expected=error.expected,
-            fix=f"--ram {least}MiB or more runs it, with a context of 512 and prompts token by token",
+            fix=f"`--ram {least}MiB --ctx {context}` runs it, prompts token by token; more of either needs more memory",
             code=error.code,
             data={"least_bytes": least * _MIB, "limit_bytes": limit},
         ) from None

@@ -64,7 +64,8 @@ class Subject:
 
 def item_bytes(record: RunRecord | None, name: str, default: int) -> int:
     """Return the bytes that the last run reserved in RAM under ``name``; ``default`` where none is on record."""
-    items = record.tiers.get("ram", {}).get("items", ()) if record is not None else ()
+    ram = record.tiers.get("ram") if record is not None else None
+    items = ram["items"] if ram is not None else []
     return next((int(item["bytes"]) for item in items if item["name"] == name), default)
 
 

@@ -20,7 +20,7 @@ from coli.doctor.facts.storage import StorageFacts
 from coli.engine.host_memory import HostMemory, ram_budget_bytes
 from coli.errors import UsageError
 from coli.settings.names import nearest
-from coli.units import parse_size
+from coli.units import parse_size, render_size
 
 __all__ = ["KEYS", "change_facts"]
 
@@ -99,8 +99,13 @@ def _with_devices(facts: MachineFacts, devices: DeviceFacts) -> MachineFacts:
     return replace(facts, devices=devices, backends=None if judged else trace)
 
 
+def _no_devices() -> DeviceFacts:
+    """Return what stands for the devices of a machine where nobody looked for any."""
+    return DeviceFacts("linux", False, Driver("absent", _SOURCE))
+
+
 def _gpu(devices: DeviceFacts | None, index: int, field: str, value: str) -> DeviceFacts:
-    devices = devices or DeviceFacts("linux", False, Driver("absent", _SOURCE))
+    devices = devices or _no_devices()
     gpus = list(devices.gpus)
     if index > len(gpus) or index >= _MAX_GPUS:
         raise _refuse(f"gpu.{index}", "is not a GPU of the machine", f"gpu.0 to gpu.{len(gpus)}, the last one is new")
@@ -112,7 +117,15 @@ def _gpu(devices: DeviceFacts | None, index: int, field: str, value: str) -> Dev
         none = Fact.of(0, _SOURCE)
         gpu = replace(gpu, memory=Memory(memory.kind, size, size, none, none))
     elif field == "free":
-        size = Fact.of(parse_size(value, f"--set gpu.{index}.free"), _SOURCE)
+        nbytes, total = parse_size(value, f"--set gpu.{index}.free"), memory.total_bytes.value
+        if total is not None and nbytes > total:
+            raise _refuse(
+                f"gpu.{index}.free={value}",
+                "is more than the GPU has",
+                f"at most {render_size(total)}",
+                "set its vram first",
+            )
+        size = Fact.of(nbytes, _SOURCE)
         gpu = replace(gpu, memory=replace(memory, free_bytes=size))
     elif field == "capability":
         capability = parse_capability(value)
@@ -141,6 +154,14 @@ def _ram(field: str) -> Callable[[MachineFacts, str], MachineFacts]:
             raise _no_facts(f"ram.{field}")
         size = Fact.of(parse_size(value, f"--set ram.{field}"), _SOURCE)
         host = facts.memory.host
+        total = host.total_bytes.value
+        if field == "available" and total is not None and size.value is not None and size.value > total:
+            raise _refuse(
+                f"ram.available={value}",
+                "is more than the machine has",
+                f"at most {render_size(total)}",
+                "set ram.total first",
+            )
         if field == "total":
             # The same share of it is in use as before would be a guess: all of a machine that is imagined is free.
             host = replace(
@@ -182,23 +203,27 @@ def _cores(facts: MachineFacts, value: str) -> MachineFacts:
 def _level(facts: MachineFacts, value: str) -> MachineFacts:
     if value not in LEVELS:
         raise _refuse(f"cpu.level={value}", "is not a level", ", ".join(LEVELS))
+    machines = {LEVELS[level][0] for level in facts.cpu.levels} - {None} if facts.cpu is not None else set()
+    if machines and LEVELS[value][0] not in (None, *machines):
+        known = [level for level, (machine, _) in LEVELS.items() if machine is None or machine in machines]
+        raise _refuse(f"cpu.level={value}", "is a level of another kind of processor", ", ".join(known))
     order = list(LEVELS)
     levels = tuple(level for level in order[order.index(value) :] if LEVELS[level][0] in (None, LEVELS[value][0]))
-    return _cpu(facts, "cpu.level", level=value, levels=levels)
+    # The loader chose for the processor that is there.
+    return replace(_cpu(facts, "cpu.level", level=value, levels=levels), backends=None)
 
 
 def _driver(field: str) -> Callable[[MachineFacts, str], MachineFacts]:
     def change(facts: MachineFacts, value: str) -> MachineFacts:
-        if facts.devices is None:
-            raise _no_facts(f"driver.{field}")
-        driver = facts.devices.driver
+        devices = facts.devices or _no_devices()
+        driver = devices.driver
         if field == "state":
             state = next((state for state in _STATES if state == value), None)
             if state is None:
                 raise _refuse(f"driver.state={value}", "is not a state", ", ".join(_STATES))
-            gpus = facts.devices.gpus if value == "ok" else ()
+            gpus = devices.gpus if value == "ok" else ()
             driver = replace(driver, state=state, evidence=_SOURCE)
-            return _with_devices(facts, replace(facts.devices, driver=driver, gpus=gpus))
+            return _with_devices(facts, replace(devices, driver=driver, gpus=gpus))
         version = parse_version(value)
         if version is None:
             raise _refuse(f"driver.{field}={value}", "is not a version", "numbers with dots")
@@ -206,7 +231,7 @@ def _driver(field: str) -> Callable[[MachineFacts, str], MachineFacts]:
             driver = replace(driver, max_cuda=Fact.of((version.major, version.minor), _SOURCE))
         else:
             driver = replace(driver, version=Fact.of(value, _SOURCE))
-        return _with_devices(facts, replace(facts.devices, driver=driver))
+        return _with_devices(facts, replace(devices, driver=driver))
 
     return change
 

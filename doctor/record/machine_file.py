@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
+from coli.atomic_file import write_atomically
 from coli.doctor.facts.machine import MachineFacts
 from coli.doctor.record.plain import from_plain, to_plain
 from coli.doctor.record.raw import RawFacts
 from coli.doctor.record.redact import Redactor
-from coli.doctor.record.write import write_atomically
 from coli.errors import UsageError
 
 __all__ = ["SCHEMA", "read_machine", "to_record", "write_machine"]
@@ -53,7 +53,11 @@ def read_machine(path: Path) -> MachineFacts:
             data = stream.read(_MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(
-            str(path), "the file of a machine cannot be read", observed=error.strerror, code="usage.machine-file"
+            str(path),
+            "the file of a machine cannot be read",
+            observed=error.strerror,
+            fix="name a file that `coli doctor --record FILE` wrote",
+            code="usage.machine-file",
         ) from None
     if len(data) > _MAX_BYTES:
         raise UsageError(

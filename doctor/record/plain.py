@@ -31,4 +31,5 @@ def _encode(value: Any) -> Any:
 def _decode(kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, PurePath) and isinstance(value, str):
         return Path(value)
-    raise NotImplementedError(f"{kind} is no fact")
+    # A number where a path belongs is a mistake in the file, not in coli.
+    raise ValueError(f"Expected `{getattr(kind, '__name__', kind)}`, got `{type(value).__name__}`")

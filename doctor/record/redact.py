@@ -18,6 +18,11 @@ _ASSIGNED = re.compile(
     r"(?i)\b((?:api[_-]?key|token|secret|password|passwd|credentials?|authorization|bearer)\s*[=:]\s*(?:bearer\s+|basic\s+|token\s+)?|bearer\s+)"
     r"([^\s,;&'\"]{4,})"
 )
+# NAME=value, as compilers are told: -DSERVICE_PW=...
+_ASSIGNED_NAME = re.compile(
+    r"((?<![A-Za-z0-9])[A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|PWD?|API_?KEY|_KEY|CREDENTIALS?)=)"
+    r"([^\s,;&'\"/]{4,})"
+)
 _LONG = re.compile(r"(?<![\w/+.-])[A-Za-z0-9+/_-]{40,}={0,2}(?![\w/+.-])")
 _USERINFO = re.compile(r"(?<=://)[^/\s@]+@")
 _HOMES = re.compile(
@@ -44,7 +49,9 @@ _AT = re.compile(r"\b[\w.+-]+@[\w.-]*\w")
 _IDENTIFIER = re.compile(
     r"(?<![0-9A-Za-z])(?:[0-9a-f]{32}){1,2}(?![0-9A-Za-z])|(?:(?<=docker-)|(?<=docker/)|(?<=crio-))[0-9a-f]{12,63}"
 )
-_COMMON_USERS = frozenset(("root", "user", "admin", "nobody", "daemon", "ubuntu", "debian", "test", "home", "data"))
+_COMMON_USERS = frozenset(
+    ("root", "user", "admin", "nobody", "daemon", "ubuntu", "debian", "test", "home", "data", "nvidia", "jetson")
+)
 _COMMON_HOSTS = frozenset(("localhost", "local", "linux", "ubuntu", "debian", "host", "none"))
 _LEAST_LETTERS = 3  # a shorter name is in every other word
 
@@ -99,12 +106,15 @@ class Redactor:
             text = self._home.sub("<home>", text)
         text = _KEYS.sub(lambda m: self._placeholder("secret", m[0]), text)
         text = _ASSIGNED.sub(lambda m: m[1] + self._kept_or("secret", m[2]), text)
+        text = _ASSIGNED_NAME.sub(lambda m: m[1] + self._kept_or("secret", m[2]), text)
         text = _USERINFO.sub(lambda m: self._placeholder("secret", m[0][:-1]) + "@", text)
         text = _REMOTE_SOURCE.sub(lambda m: m[1] + self._placeholder("remote", m[2]), text)
         text = _MOUNT_USER.sub(lambda m: f"{m[1]}={self._kept_or('user', m[2])}", text)
         text = _HOMES.sub(lambda m: self._placeholder("home", m[0]), text)
         for word, placeholder in self._words.items():
-            text = re.sub(rf"(?<![\w<-]){re.escape(word)}(?![\w>-])", placeholder, text)
+            # A host goes with its domain. Names are parts of names: model-of-alice, alice_models.
+            domain = r"(?:\.[A-Za-z0-9-]*[A-Za-z][A-Za-z0-9-]*)*" if placeholder == "<host>" else ""
+            text = re.sub(rf"(?<![A-Za-z0-9<]){re.escape(word)}{domain}(?![A-Za-z0-9>])", placeholder, text)
         text = _AT.sub(lambda m: self._placeholder("user", m[0]), text)
         text = _PROCESS.sub(lambda m: m[1] + self._placeholder("process", m[2].strip()) + m[3], text)
         text = _PROCESS_ROW.sub(lambda m: m[1] + self._placeholder("process", m[2].strip()) + m[3], text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape as escape_markup
 from typing import TYPE_CHECKING
 
 from coli.doctor.checks.finding import Finding, Status
@@ -12,6 +12,7 @@ from coli.doctor.checks.table import SECTIONS
 from coli.doctor.facts.machine import MachineFacts
 from coli.doctor.report.document import Report, find_anomalies, find_notable
 from coli.doctor.stages import StageRow
+from coli.printable import printable
 from coli.units import render_size
 
 if TYPE_CHECKING:
@@ -266,3 +267,8 @@ font-size: .85rem; }
 table { border-collapse: collapse; font-size: .9rem; } td, th { text-align: left; padding: .2rem .8rem .2rem 0;
 border-bottom: 1px solid var(--line); }
 """
+
+
+def escape(text: str) -> str:
+    """Return text of any origin as it may stand in the page."""
+    return escape_markup(printable(text, "\n"))

@@ -12,6 +12,7 @@ from coli.doctor.checks.table import SECTIONS
 from coli.doctor.report.document import Anomaly, Report, find_anomalies, find_notable
 from coli.doctor.report.verdict import decide_verdicts
 from coli.doctor.stages import StageRow
+from coli.printable import printable
 
 __all__ = ["Line", "render_text"]
 
@@ -146,7 +147,7 @@ class _Renderer:
             part = "" if row.weights == row.of else f" ({row.weights} of {row.of} weights)"
             groups.setdefault((row.backend, row.why), []).append(row.stage + part)
         for (backend, why), stages in groups.items():
-            yield (("  ", ""), (f"{backend}", "bold"), (f": {_count(len(stages), 'stage')}, {_plain(why)}", ""))
+            yield (("  ", ""), (_plain(backend), "bold"), (f": {_count(len(stages), 'stage')}, {_plain(why)}", ""))
             for part in self._wrapped(", ".join(stages), 10):
                 yield ((" " * 10 + part, ""),)
 
@@ -206,8 +207,4 @@ def _in_ascii(command: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text of any origin as a terminal may get it: what a tool printed is shown, not obeyed."""
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else letter.encode("unicode_escape").decode("ascii")
-        for letter in text
-    )
+    return printable(text, "\n")

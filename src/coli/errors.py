@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from coli.printable import printable
+
 __all__ = [
     "BackendRefused",
     "BudgetError",
@@ -31,14 +33,7 @@ def _shown(text: str, *, lines: bool = False) -> str:
     """Return text of any origin as a terminal may get it: an escape sequence in a file name is shown, not obeyed."""
     if len(text) > _MOST_CHARACTERS:
         text = f"{text[:_MOST_CHARACTERS]} ... ({len(text)} characters)"
-    if text.isprintable():
-        return text
-    return "".join(
-        letter
-        if letter.isprintable() or (lines and letter == "\n")
-        else letter.encode("unicode_escape").decode("ascii")
-        for letter in text
-    )
+    return printable(text, "\n" if lines else "")
 
 
 class ColiError(Exception):

@@ -184,3 +184,19 @@ def test_a_slice_of_flash(home: dict[str, str], tmp_path: Path) -> None:
         # How fast it is lies in the interval on a machine that does nothing else: shown, since a test has no clock.
         print(ram, rows[-1], audit["forecast"])
     assert all(agree(planned, measured) for _, planned, measured in rows), rows
+
+
+def test_what_a_plan_names_is_enough_and_io_is_kept(home: dict[str, str], oracle_path: Path) -> None:
+    refused = coli(home, "plan", str(oracle_path), "--ram", "1B", "--json")
+    assert refused.returncode == 4
+    words = json.loads(refused.stdout)["error"]["fix"].split("`")[1].split()
+    assert [words[0], words[2]] == ["--ram", "--ctx"]
+    document = plan(home, str(oracle_path), *words, "--io", "buffered")
+    assert document["argv"][-2:] == ["--io", "buffered"]
+    ran = coli(home, "run", str(oracle_path), "--raw", "--ids", "1,2", "--max-tokens", "1", *words)
+    assert ran.returncode == 0, ran.stderr
+    # One refusal of a run names all that it needs, not one item after the other.
+    once = coli(home, "run", str(oracle_path), "--raw", "--ids", "1,2", "--max-tokens", "1", "--ram", "1B")
+    assert once.returncode == 4
+    enough = once.stderr.split("--ram ")[1].split()[0]
+    assert int(enough.removesuffix("MiB")) > 50

@@ -11,8 +11,8 @@ import pytest
 import coli
 from coli.doctor.plan.budgets import Budgets, TierBudget
 from coli.doctor.plan.core import Choice, place
+from coli.doctor.plan.opened import open_subject
 from coli.doctor.plan.speeds import decide_speeds
-from coli.doctor.plan.subject import read_subject
 from coli.engine.run_record import Decoded, RunRecord, peak_resident_bytes, read_run_record, write_run_record
 
 
@@ -21,14 +21,14 @@ def test_an_engine_reserves_what_the_plan_does(ram: str, oracle_path: Path, monk
     from coli.backends.candidates import default_search
 
     monkeypatch.setattr("coli.engine.model.resident_bytes", lambda: 64 << 20)
-    monkeypatch.setattr("coli.doctor.plan.subject.resident_bytes", lambda: 64 << 20)
+    monkeypatch.setattr("coli.doctor.plan.opened.resident_bytes", lambda: 64 << 20)
     with coli.open(oracle_path, threads=2, context=512, ram="4GiB") as model:
         memory = model.facts()["memory"]
     base = memory["ram_reserved_bytes"] - memory["items"][-1]["bytes"]
     limit = {"4GiB": 4 << 30, "less": base + (1 << 20), "least": base + (100 << 10)}[ram]
     with coli.open(oracle_path, threads=2, context=512, ram=limit) as model:
         facts = model.facts()
-    subject = read_subject(oracle_path, search=default_search(), plugins=None)
+    subject = open_subject(oracle_path, search=default_search(), plugins=None).subject
     budgets = Budgets(TierBudget("ram", None, None, 0, limit, "the test"))
     basis = subject.basis(2, facts["io"], None, limit)
     placement = place(basis, subject.demand, budgets, decide_speeds(2), Choice(512, 128))
@@ -57,7 +57,7 @@ def record(model: Path, **changes: Any) -> RunRecord:
         "threads": 2,
         "io": "buffered",
         "peak_resident_bytes": 1000,
-        "tiers": {"ram": {"limit_bytes": 1, "peak_bytes": 900}},
+        "tiers": {"ram": {"limit_bytes": 1000, "reserved_bytes": 900, "peak_bytes": 900, "items": []}},
         "decoded": Decoded(3, 2, 0.5),
         "expert_slabs": 1,
         "experts": 2,

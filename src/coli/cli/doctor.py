@@ -45,22 +45,24 @@ def command(settings: Resolved) -> int:
 
     terminal = Terminal.from_settings(sys.stdout, settings)
     checks, only, gpu = CHECKS, settings["only"], settings["gpu"]
-    if gpu not in (None, "none") and settings.origin("gpu").kind == "option":
+    if gpu not in (None, "none"):  # whoever set it: a run would be refused where this GPU cannot be used
         checks = (*CHECKS, gpu_check(gpu))
-        only = only or (*_GPU_SECTIONS, *(_GPU_OF_MODEL if settings["model"] else ()))
+        if settings.origin("gpu").kind == "option":
+            only = only or (*_GPU_SECTIONS, *(_GPU_OF_MODEL if settings["model"] else ()))
     if settings["list_checks"]:
         _list(choose_checks(checks, only, settings["skip"]), settings, terminal)
         return 0
+    _require_sense(settings)
     model = settings["model"] is not None or settings["machine"] is not None
-    chosen = choose_checks(checks, only, settings["skip"], model=model)
+    chosen = _require_some(choose_checks(checks, only, settings["skip"], model=model), model)
     times: dict[str, float] = {}
     facts = _facts(settings, chosen, terminal, times)
     if facts.model is None:
-        chosen = tuple(check for check in chosen if not check.model)
+        chosen = _require_some(tuple(check for check in chosen if not check.model), False)
     planned, stages = _planned(facts)
     report = Report(run_checks(chosen, facts), facts, stages, settings["strict"], times, planned)
     if settings["html"] is not None:
-        from coli.doctor.record.write import write_atomically
+        from coli.atomic_file import write_atomically
         from coli.doctor.report.html import render_html
 
         write_atomically(Path(settings["html"]), render_html(report))
@@ -70,6 +72,39 @@ def command(settings: Resolved) -> int:
         width = terminal.width if sys.stdout.isatty() else min(terminal.width, _PIPE_WIDTH)
         terminal.pieces(render_text(report, width, ascii=terminal.is_ascii, verbose=settings["verbose"]))
     return decide_exit_code(report)
+
+
+def _require_sense(settings: Resolved) -> None:
+    """Refuse what would be read and then do nothing, or the examination of a machine that is not there."""
+    from coli.errors import UsageError
+
+    for name in ("deep", "measure"):
+        if settings[name] and settings["model"] is None and settings["machine"] is None:
+            raise UsageError(
+                f"--{name}", "needs MODEL", fix=f"coli doctor MODEL --{name}, with its folder", code="usage.model"
+            )
+    root = settings["root"]
+    if root is not None and settings["machine"] is None and not Path(root).is_dir():
+        raise UsageError(
+            f"--root {root}",
+            "is not a folder",
+            expected="a folder with the files of a machine: proc, sys, etc, usr",
+            code="usage.root",
+        )
+
+
+def _require_some(checks: tuple[Check, ...], model: bool) -> tuple[Check, ...]:
+    """Return ``checks``, when there are any: a report of nothing would read like a clean bill of health."""
+    if checks:
+        return checks
+    from coli.errors import UsageError
+
+    raise UsageError(
+        "--only, --skip",
+        "no check is left to run",
+        fix="name checks that are not skipped" + ("" if model else ", or give MODEL: checks of a model need one"),
+        code="usage.check",
+    )
 
 
 def _planned(facts: MachineFacts) -> tuple[Planned | None, tuple[StageRow, ...]]:

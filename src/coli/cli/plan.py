@@ -49,7 +49,7 @@ def command(settings: Resolved) -> int:
     from coli.doctor.plan.report import plan_document
 
     search = backend_search(settings)
-    if settings["machine"] is not None:  # whose card is no card of this one
+    if settings["machine"] is not None or settings["changes"]:  # whose card is no card of this one
         search = replace(search, gpu=None)
     given = [f"--{name}" for name in ("ram", "vram", "gpu") if settings[name] not in (None, "none")]
     opened = open_subject(Path(model_path(settings)), search=search, plugins=settings["plugins"], given=given)
@@ -68,7 +68,7 @@ def command(settings: Resolved) -> int:
         _show_audit(opened.subject.path, audit, settings, terminal)
         return EXIT_FAILED if any(row.verdict == "above" for row in audit.rows) else 0
     planned = plan_subject(opened.subject, machine, run_options(settings), facts.last_run)
-    report = _report(settings, opened, planned)
+    report = _report(settings, opened, planned, facts)
     document = plan_document(report)
     if settings["json"]:
         click.echo(json.dumps(document, ensure_ascii=False, indent=2))
@@ -95,7 +95,7 @@ def _facts(settings: Resolved, opened: Opened) -> MachineFacts:
     return change_facts(replace(facts, devices=trace.devices, backends=kept), settings["changes"])
 
 
-def _report(settings: Resolved, opened: Opened, planned: Planned) -> Report:
+def _report(settings: Resolved, opened: Opened, planned: Planned, facts: MachineFacts) -> Report:
     from coli.doctor.plan.report import Report
     from coli.doctor.plan.sensitivity import changes
 
@@ -120,8 +120,20 @@ def _report(settings: Resolved, opened: Opened, planned: Planned) -> Report:
             threads=machine.threads,
             history=planned.history,
         ),
-        notes=_notes(planned),
+        notes=(*_idle_gpus(facts, planned), *_notes(planned)),
     )
+
+
+def _idle_gpus(facts: MachineFacts, planned: Planned) -> tuple[str, ...]:
+    """Say why no GPU is planned for, where nobody opened the libraries; of this machine the doctor says it."""
+    from coli.backends.devices import select_devices
+
+    if facts.devices is None or facts.backends is not None or planned.machine.device is not None:
+        return ()
+    skipped = select_devices(facts.devices, {}).skipped
+    notes = [f"{skip.device.gpu.name.value or 'a GPU'} is not planned for: {skip.reason}" for skip in skipped]
+    unknown = any(skip.device.gpu.capability.value is None for skip in skipped)
+    return (*notes, *(["`--set gpu.0.capability=8.6` says what it can do"] if unknown else []))
 
 
 def _notes(planned: Planned) -> tuple[str, ...]:
@@ -161,6 +173,8 @@ def _argv(settings: Resolved, planned: Planned) -> tuple[str, ...]:
     if plan.budgets.vram is not None:
         # What was planned, not the limit: the run may then copy nothing that the plan did not count.
         words += ["--vram", f"{-(-best.nbytes('vram') // _MIB)}MiB"]
+    if settings.origin("io").kind != "default":
+        words += ["--io", settings["io"]]
     if settings["gpu"] is not None:
         words += ["--gpu", settings["gpu"]]
     if settings["backend"] is not None:

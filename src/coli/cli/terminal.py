@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
+from coli.printable import printable
 from coli.settings import Resolved
 
 if TYPE_CHECKING:
@@ -102,7 +103,11 @@ class Terminal:
         for name, value in pairs:
             # Further lines of a value stand below its first one.
             self._print(
-                Text.assemble((f"{name:<{width}}", "bold"), "  ", value.replace("\n", "\n" + " " * (width + 2)))
+                Text.assemble(
+                    (f"{name:<{width}}", "bold"),
+                    "  ",
+                    printable(value, "\n").replace("\n", "\n" + " " * (width + 2)),
+                )
             )
 
     def table(
@@ -117,7 +122,7 @@ class Terminal:
         from rich.table import Table
         from rich.text import Text
 
-        rows = [tuple(row) for row in rows]
+        rows = [tuple(printable(cell, "\n") for cell in row) for row in rows]
         least = _least_width(columns, rows)
         if self._stream.isatty() and self._rich().width < least:
             for row in rows:

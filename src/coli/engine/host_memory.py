@@ -129,7 +129,8 @@ def ram_budget_bytes(memory: HostMemory, resident: int) -> int:
     if commit is not None:
         available = min(available, commit)
     left_free = max(_LEFT_FREE_LEAST_BYTES, total // _LEFT_FREE_SHARE)
-    return max(0, available + resident - left_free)
+    # Of a machine that is imagined all may be available, and this process is not in it.
+    return max(0, min(available + resident, total) - left_free)
 
 
 def decide_limit(asked: int | str | None, memory: HostMemory, resident: int) -> tuple[int, tuple[str, ...]]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from coli.errors import BudgetError
 from coli.units import render_size
 
-__all__ = ["Grant", "Item", "Ledger"]
+__all__ = ["Grant", "Item", "ItemReport", "Ledger", "TierReport"]
 
 # What is charged was measured, and a process is not of the same size at each start: the amount that a refusal names
 # has this part of it to spare.
@@ -53,6 +54,23 @@ class Grant:
     item: Item
     count: int
     nbytes: int
+
+
+class ItemReport(TypedDict):
+    """A grant as data."""
+
+    name: str
+    count: int
+    bytes: int
+
+
+class TierReport(TypedDict):
+    """A tier as data; ``limit_bytes`` None: it has none."""
+
+    limit_bytes: int | None
+    reserved_bytes: int
+    peak_bytes: int
+    items: list[ItemReport]
 
 
 @dataclass
@@ -154,7 +172,7 @@ class Ledger:
         """Return all grants that are held, tier by tier in order of reservation."""
         return tuple(grant for tier in self._tiers.values() for grant in tier.grants)
 
-    def report(self) -> dict[str, dict[str, object]]:
+    def report(self) -> dict[str, TierReport]:
         """Return, by tier: limit, reserved and peak bytes, and the items that hold them in order of reservation."""
         return {
             name: {

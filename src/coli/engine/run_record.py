@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
-import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
+
+from coli.atomic_file import write_atomically
+from coli.engine.ledger import TierReport
 
 __all__ = ["Decoded", "RunRecord", "peak_resident_bytes", "read_run_record", "write_run_record"]
 
@@ -18,12 +20,16 @@ SCHEMA = "coli.run-record/1"
 _LIMIT_BYTES = 1 << 20
 
 
+_Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
+_Some = Annotated[int, Meta(ge=1, lt=1 << 31)]
+
+
 class Decoded(msgspec.Struct, frozen=True):
     """Passes of a model: how many, and the tokens and seconds of those that decoded one token."""
 
-    passes: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
+    passes: _Count = 0
+    tokens: _Count = 0
+    seconds: Annotated[float, Meta(ge=0.0)] = 0.0
 
     def plus(self, tokens: int, position: int, seconds: float) -> Decoded:
         """Return these passes and one more over ``tokens`` at ``position``; one token that follows others is decode."""
@@ -37,17 +43,25 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
     model: str
     family: str
-    context: int
-    prefill_chunk: int
-    threads: int
+    context: _Some
+    prefill_chunk: _Some
+    threads: _Some
     io: str
-    peak_resident_bytes: int
-    tiers: dict[str, dict[str, Any]]
+    peak_resident_bytes: _Count
+    tiers: dict[str, TierReport]
     decoded: Decoded
-    expert_slabs: int
-    experts: int
-    expert_hits: int
-    expert_misses: int
+    expert_slabs: _Count
+    experts: _Count
+    expert_hits: _Count
+    expert_misses: _Count
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no ledger reports; a file may hold anything."""
+        for tier in self.tiers.values():
+            numbers = [tier["limit_bytes"] or 0, tier["reserved_bytes"], tier["peak_bytes"]]
+            numbers += [number for item in tier["items"] for number in (item["count"], item["bytes"])]
+            if not all(0 <= number < 1 << 62 for number in numbers):
+                raise ValueError("a tier has numbers that cannot be")
 
 
 def peak_resident_bytes() -> int:
@@ -67,14 +81,7 @@ def write_run_record(folder: Path, record: RunRecord) -> None:
     """Write the record of a model's last run, whole or not at all. A folder that nobody may write stays as it is."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.encode(record))
-            Path(name).replace(_place(folder, record.model))
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_atomically(_place(folder, record.model), msgspec.json.encode(record).decode())
 
 
 def read_run_record(folder: Path, model: Path) -> RunRecord | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from stubs import write_manifest
 
 import coli
 from coli.backends.candidates import Search
-from coli.backends.dispatch import Fallback
+from coli.backends.dispatch import Dispatcher, Fallback, StageError, Weight
 from coli.backends.loader import survey
 from coli.doctor.checks import budget
 from coli.doctor.checks.gpu import gpu_check
@@ -160,3 +161,60 @@ def test_a_gpu_that_was_asked_for_and_is_not_there(cuda: Search, oracle_path: Pa
     none = Search(path=cuda.path, root=cuda.root, environment=cuda.environment, gpu="none")
     with coli.open(oracle_path, threads=1, context=64, search=none) as model:
         assert model.facts()["backend"]["device"] == "cpu" and np.isfinite(model.logits([1])).all()
+
+
+def test_an_upload_that_fails_in_the_middle(cuda: Search, oracle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the card takes before it fails is used; the rest is the CPU's, and its share of the budget is given back."""
+    ids = [0, 5, 7]
+    with coli.open(oracle_path, threads=1, context=64) as model:
+        want = model.logits(ids)
+    upload, calls = Dispatcher.upload, []
+
+    def fails_later(self: Dispatcher, weight: Weight) -> bool:
+        calls.append(weight.name)
+        return len(calls) <= 5 and upload(self, weight)
+
+    monkeypatch.setattr(Dispatcher, "upload", fails_later)
+    with coli.open(oracle_path, threads=1, context=64, search=cuda, vram="32MiB") as model:
+        got, memory = model.logits(ids), model.facts()["memory"]
+    assert got.tobytes() == want.tobytes()
+    assert memory["uploads"][0]["weights"] == 5 < len(calls)
+    assert memory["uploads"][0]["bytes"] <= memory["vram_reserved_bytes"] < 32 << 20
+
+
+def test_a_weight_that_a_device_refuses_leaves_nothing_open(
+    cuda: Search, oracle_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def refuses(self: Dispatcher, weight: Weight) -> bool:
+        calls.append(weight.name)
+        if len(calls) == 5:
+            raise StageError(weight.name, "its scale is not finite")
+        return True
+
+    monkeypatch.setattr(Dispatcher, "upload", refuses)
+    for _ in range(2):
+        calls.clear()
+        threads, files = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+        with pytest.raises(StageError):
+            coli.open(oracle_path, threads=1, context=64, search=cuda, vram="32MiB", io="direct")
+    assert threading.active_count() == threads
+    assert len(list(Path("/proc/self/fd").iterdir())) == files
+
+
+def test_two_models_on_one_device(cuda: Search, oracle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second has room for a few experts only: its slabs are filled again and again beside the device."""
+    monkeypatch.setattr("coli.engine.model.resident_bytes", lambda: 64 << 20)
+    ids = [0, 5, 7]
+    with coli.open(oracle_path, threads=1, context=64) as model:
+        want = model.logits(ids).tobytes()
+    with coli.open(oracle_path, threads=1, context=64, search=cuda, vram="32MiB") as first:
+        memory = first.facts()["memory"]
+        least = memory["ram_reserved_bytes"] - memory["items"][-1]["bytes"] + (100 << 10)
+        with coli.open(oracle_path, threads=1, context=64, search=cuda, vram="32MiB", ram=least) as second:
+            assert first.logits(ids).tobytes() == want == second.logits(ids).tobytes()
+            taken = second.facts()["memory"]
+        assert taken["expert_slabs"] < taken["experts"] and taken["expert_misses"] > taken["expert_slabs"]
+        assert taken["uploads"][0]["weights"] == memory["uploads"][0]["weights"] > 20
+        assert first.logits(ids).tobytes() == want

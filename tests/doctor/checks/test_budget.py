@@ -145,7 +145,8 @@ def last_run(facts: MachineFacts, more_bytes: int) -> RunRecord:
     best = planned.plan.best
     held = best.nbytes("ram")
     items = [{"name": one.item.name, "count": one.count, "bytes": one.nbytes} for one in best.of("ram")]
-    ram = {"limit_bytes": planned.plan.budgets.ram.limit_bytes, "peak_bytes": held, "items": items}
+    limit = planned.plan.budgets.ram.limit_bytes
+    ram = {"limit_bytes": limit, "reserved_bytes": held, "peak_bytes": held, "items": items}
     return RunRecord(
         model="/model",
         family="deepseek_v4",

@@ -124,3 +124,11 @@ def test_a_task_gives_its_result_or_says_why_not() -> None:
     outcome = Task(lambda: [][0], 10.0).result()
     assert isinstance(outcome, Unfinished)
     assert (outcome.kind, outcome.text.split(" in ")[0]) == ("crash", "IndexError: list index out of range")
+
+
+def test_a_probe_that_crashed_is_told_once() -> None:
+    """The checks that read what it would have found are its consequences, not four problems."""
+    facts = MachineFacts(problems=(ProbeProblem("storage", "crash", "played"),))
+    rows = run_checks(choose_checks(CHECKS, ["storage"]), facts)
+    assert [row.status for row in rows].count("crash") == 1
+    assert {row.cause for row in rows[1:]} == {rows[0].check}

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from coli.backends.devices.facts import Fact
+from coli.doctor.checks import storage
+from coli.doctor.checks.graph import run_checks
 from coli.doctor.facts import measure
+from coli.doctor.facts.machine import MachineFacts, _kept
 from coli.doctor.facts.measure import DiskRead, Measured, probe_bandwidth, read_measured, write_measured
 from coli.doctor.facts.storage import StorageFacts
 
@@ -111,3 +114,12 @@ def test_a_broken_file_in_the_cache_is_nothing(tmp_path: Path, change: object) -
     assert changed != text
     path.write_text(changed)
     assert read_measured(tmp_path, HERE) is None
+
+
+def test_what_cannot_be_kept_is_told(tmp_path: Path) -> None:
+    (tmp_path / "measured").write_text("a file in the place of the folder")
+    found = _kept(tmp_path, HERE, MEASURED)
+    assert found.not_kept is not None and str(tmp_path) in found.not_kept
+    rows = run_checks(storage.CHECKS, MachineFacts(storage=(HERE,), measured=found))
+    assert "storage.not-kept" in {finding.code for row in rows for finding in row.findings}
+    assert MEASURED.not_kept is None

@@ -96,7 +96,10 @@ def test_an_audit_allows_two_percent_or_eight_mib(planned: int, measured: int, v
         threads=1,
         io="buffered",
         peak_resident_bytes=measured * MIB,
-        tiers={"ram": {"peak_bytes": planned * MIB}, "vram": {"peak_bytes": 7}},
+        tiers={
+            tier: {"limit_bytes": None, "reserved_bytes": peak, "peak_bytes": peak, "items": []}
+            for tier, peak in (("ram", planned * MIB), ("vram", 7))
+        },
         decoded=Decoded(),
         expert_slabs=1,
         experts=1,

@@ -116,3 +116,11 @@ def test_every_planted_value_is_gone_from_a_tree_of_them(tmp_path: Path) -> None
     tree = {"a": [f"x {value} y" for value in planted[:2]], "serial: 1562821004711": {"b": [*planted[3:]]}}
     shown = json.dumps(redactor().plain(tree))
     assert [value for value in planted if value in shown] == []
+
+
+def test_names_inside_names_domains_and_definitions() -> None:
+    redactor = Redactor("/home/alice", "alice", ["wopr"])
+    assert redactor.text("/data/model-of-alice/alice_x malice") == "/data/model-of-<user>/<user>_x malice"
+    assert redactor.text("on wopr.corp.example.com or wopr") == "on <host> or <host>"
+    assert redactor.text("-DSERVICE_PW=hunter2 -DKEY_SIZE=4096") == "-DSERVICE_PW=<secret-1> -DKEY_SIZE=4096"
+    assert Redactor("/home/nvidia", "nvidia").text("/usr/bin/nvidia-smi") == "/usr/bin/nvidia-smi"
