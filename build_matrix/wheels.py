@@ -78,7 +78,9 @@ class Bundle:
 
     def download(self, options: Sequence[str] = ()) -> Download:
         """Return what fetching it with these options takes."""
-        return Download(self.id, self.megabytes + sum(wheel.megabytes for wheel in self.chosen(options) if wheel.option))
+        return Download(
+            self.id, self.megabytes + sum(wheel.megabytes for wheel in self.chosen(options) if wheel.option)
+        )
 
 
 @dataclass(frozen=True)

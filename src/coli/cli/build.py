@@ -212,7 +212,14 @@ def _explain(one: Plan | Refused, downloads: tuple[Download, ...], settings: Res
     if isinstance(one, Refused) and downloads:
         notes = [download.text for download in downloads]
         if settings["json"]:
-            cell = {"id": one.cell, "state": "planned", "library": None, "arguments": [], "notes": notes, "warnings": []}
+            cell = {
+                "id": one.cell,
+                "state": "planned",
+                "library": None,
+                "arguments": [],
+                "notes": notes,
+                "warnings": [],
+            }
             click.echo(json.dumps({"schema": _SCHEMA, "cells": [cell]}, ensure_ascii=False))
             return
         terminal.line(one.cell)

@@ -129,7 +129,9 @@ def _notes(planned: Planned) -> tuple[str, ...]:
     if planned.plan.budgets.vram is not None and planned.subject.demand.device:
         notes.append("what is left of the card stays empty: a prefill bank and copies of experts need a later version")
     if planned.machine.unmeasured is not None:
-        notes.append(f"the forecast rests on a guess for the disk, which could not be measured: {planned.machine.unmeasured}")
+        notes.append(
+            f"the forecast rests on a guess for the disk, which could not be measured: {planned.machine.unmeasured}"
+        )
     elif not planned.machine.speeds.measured:
         measure = f"`coli doctor {shlex.quote(planned.subject.path)} --measure`"
         notes.append(f"the forecast rests on guesses or rated values: {measure}, on that machine, measures")
