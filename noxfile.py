@@ -128,7 +128,7 @@ def format_(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Write the tables of docs/ again: settings in guide.md, slots in abi.md, the matrix in build.md, forecasts in plan.md."""
+    """Write the tables of docs/ again: settings (guide.md), slots (abi.md), matrix (build.md), forecasts (plan.md)."""
     _install_package(session)
     session.run("python", "ci/write_docs.py")
 

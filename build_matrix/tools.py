@@ -11,7 +11,7 @@ from pathlib import Path
 
 from coli.errors import ColiError
 
-__all__ = ["Tools", "find_tools"]
+__all__ = ["Tools", "find_tools", "missing_tools"]
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,8 @@ class Tools:
 
 def find_tools(environment: Mapping[str, str]) -> Tools:
     """Find the tools beside this Python (where pip puts them), then on PATH. Raises ColiError for a missing one."""
-    beside = str(Path(sys.executable).parent)
-    path = os.pathsep.join(part for part in (beside, environment.get("PATH", "")) if part)
-    found = {name: shutil.which(name, path=path) for name in ("cmake", "ninja", "ccache")}
-    missing = [name for name in ("cmake", "ninja") if found[name] is None]
-    if missing:
+    found = _look(environment)
+    if missing := missing_tools(environment):
         raise ColiError(
             " and ".join(missing),
             "a build needs CMake and Ninja",
@@ -42,3 +39,15 @@ def find_tools(environment: Mapping[str, str]) -> Tools:
     return Tools(
         Path(str(found["cmake"])), Path(str(found["ninja"])), Path(sys.executable), Path(ccache) if ccache else None
     )
+
+
+def missing_tools(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return which of cmake and ninja a build would not find."""
+    found = _look(environment)
+    return tuple(name for name in ("cmake", "ninja") if found[name] is None)
+
+
+def _look(environment: Mapping[str, str]) -> dict[str, str | None]:
+    beside = str(Path(sys.executable).parent)
+    path = os.pathsep.join(part for part in (beside, environment.get("PATH", "")) if part)
+    return {name: shutil.which(name, path=path) for name in ("cmake", "ninja", "ccache")}

@@ -20,6 +20,16 @@ def _compiler(facts: MachineFacts) -> Iterator[Finding]:
     if facts.compilers is None:
         yield not_known("compiler", "the host compilers", "nothing looked for them")
         return
+    missing = facts.compilers.missing_tools
+    if missing.value:
+        yield Finding(
+            "compiler.tools-missing",
+            "note",
+            f"{' and '.join(missing.value)} not found; only building a backend needs them",
+            (seen(f"no {', no '.join(missing.value)}", missing),),
+            fix="install them before `coli build`",
+            commands=(f"pip install {' '.join(missing.value)}",),
+        )
     matrix, compilers = load_matrix(), facts.compilers.compilers
     usable = [toolkit for toolkit in facts.toolkits or () if toolkit.usable]
     if not compilers:

@@ -65,10 +65,14 @@ class ProbeProblem:
 
 @dataclass(frozen=True)
 class CompilerFacts:
-    """The host compilers on PATH, and the C library that they compile for."""
+    """The host compilers on PATH, and the C library that they compile for.
+
+    ``missing_tools``: which of cmake and ninja a build would not find; not known of another machine.
+    """
 
     compilers: tuple[HostCompiler, ...]
     glibc: Fact[Version] = UNKNOWN
+    missing_tools: Fact[tuple[str, ...]] = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -247,10 +251,15 @@ def _probes(request: Request, tasks: Mapping[str, Task[Any]]) -> dict[str, Calla
 
     def compilers() -> CompilerFacts:
         from coli.build_matrix.compilers import find_compilers, probe_glibc
+        from coli.build_matrix.tools import missing_tools
 
         glibc = probe_glibc(places)
         found = find_compilers(places, environment.get("NVCC_CCBIN"))
-        return CompilerFacts(found, Fact.of(glibc, "ldd --version") if glibc else Fact.unknown("ldd tells no glibc"))
+        missing: Fact[tuple[str, ...]] = Fact.unknown("another machine")
+        if request.here:
+            missing = Fact.of(missing_tools(environment), "beside Python, PATH")
+        known = Fact.of(glibc, "ldd --version") if glibc else Fact[Version].unknown("ldd tells no glibc")
+        return CompilerFacts(found, known, missing)
 
     def checkpoint() -> CheckpointFacts | None:
         if request.model is None:

@@ -53,7 +53,7 @@ class Report:
 
     @property
     def status(self) -> Status:
-        """Return the worst status of what was judged; ``skip`` when nothing was: that something was left out is no fault."""
+        """Return the worst status of what was judged, ``skip`` when nothing was: to leave something out is no fault."""
         judged = [row.status for row in self.rows if row.status != "skip"]
         return max(judged, key=STATUSES.index, default="skip")
 
