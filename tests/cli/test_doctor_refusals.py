@@ -64,12 +64,11 @@ def test_a_name_in_a_record_is_shown_and_not_obeyed(
     document = json.loads(record.read_text(encoding="utf-8"))
     document["facts"]["name"] = hostile
     record.write_text(json.dumps(document), encoding="utf-8")
-    gpu = ["--set", "gpu.0.vram=8", "--set", f"gpu.0.name={hostile}"]
+    changes = ("gpu.0.vram=8", "gpu.0.capability=8.6", f"gpu.0.name={hostile}")
+    gpu = [word for change in changes for word in ("--set", change)]
     assert main(["plan", str(oracle_path), "--machine", str(record), *gpu]) == 0
     shown = capsys.readouterr().out
     assert "\x1b" not in shown and "owned" in shown
-    # The GPU of which nobody said what it can do is not left out in silence.
-    assert "is not planned for: capability unknown" in " ".join(shown.split())
     main(["doctor", "--machine", str(record), "--html", str(page), *gpu])
     text = page.read_text(encoding="utf-8")
     assert "<script" not in text and "\x1b" not in text

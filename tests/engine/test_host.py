@@ -259,8 +259,9 @@ def test_mounts_are_unescaped_and_kept_in_order() -> None:
             },
             4,
         ),
-        # Four logical processors are two cores here.
-        ({"proc/self/status": "Name:\tx\nCpus_allowed_list:\t0-2,7\n"}, 2),
+        # Four logical processors: of four cores, or two threads each of two.
+        ({"proc/self/status": "Name:\tx\nCpus_allowed_list:\t0-2,7\n"}, 4),
+        ({"proc/self/status": "Name:\tx\nCpus_allowed_list:\t0-1,4-5\n"}, 2),
     ],
 )
 def test_threads_are_the_cores_within_affinity_and_quota(tmp_path: Path, files: dict[str, str], threads: int) -> None:
