@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["Bar", "Part", "memory_bars", "render_html"]
 
 
+_ROLE_COLOURS = 10  # in the style sheet below
+
+
 @dataclass(frozen=True)
 class Part:
-    """A stretch of a bar, in bytes. ``kind`` colours it: used, kept, free, or one of the roles of a model."""
+    """A stretch of a bar, in bytes. ``kind`` colours it: used, kept, room, free, or a role."""
 
     name: str
     nbytes: int
@@ -59,12 +62,12 @@ def _planned(planned: Planned) -> Iterator[Bar]:
     from coli.doctor.plan.report import tier_documents
 
     for tier in tier_documents(planned.plan, planned.subject.demand):
-        items = [Part(i["name"], i["bytes"], f"role{n % 6}") for n, i in enumerate(tier["items"])]
+        items = [Part(i["name"], i["bytes"], f"role{n % _ROLE_COLOURS}") for n, i in enumerate(tier["items"])]
         parts = (
             Part("others", tier["others_bytes"] or 0, "used"),
             Part("driver's context", tier["context_bytes"], "used"),
             *items,
-            Part("not filled", tier["limit_bytes"] - tier["planned_bytes"], "kept"),
+            Part("not filled", tier["limit_bytes"] - tier["planned_bytes"], "room"),
             Part("left free", tier["left_free_bytes"], "kept"),
         )
         device = planned.machine.device
@@ -116,7 +119,9 @@ def _model(facts: MachineFacts) -> Iterator[Bar]:
     roles = facts.checkpoint.roles.value if facts.checkpoint is not None else None
     if roles:
         ordered = sorted(roles, key=lambda role: -role.nbytes)
-        parts = tuple(Part(role.kind, role.nbytes, f"role{number % 6}") for number, role in enumerate(ordered))
+        parts = tuple(
+            Part(role.kind, role.nbytes, f"role{number % _ROLE_COLOURS}") for number, role in enumerate(ordered)
+        )
         yield Bar("The model, by role", parts)
 
 
@@ -260,7 +265,9 @@ border-radius: .2rem; }
 #4d7fc4; }
 .role0 { background: #4d7fc4; } .role1 { background: #5aa469; } .role2 { background: #c98a3a; } .role3 {
 background: #9b6fb3; }
-.role4 { background: #b9574f; } .role5 { background: #57a3a8; }
+.role4 { background: #b9574f; } .role5 { background: #57a3a8; } .role6 { background: #b0a63c; }
+.role7 { background: #cf7fae; } .role8 { background: #6f6f9e; } .role9 { background: #8a6642; }
+.room { background: #e6e2d3; }
 .tier ul { list-style: none; padding: 0; margin: .3rem 0; display: flex; flex-wrap: wrap; gap: .2rem 1rem;
 font-size: .85rem; }
 .rows { list-style: none; padding: 0; } .rows li { margin: .2rem 0; overflow-wrap: anywhere; }
