@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coli.backends.devices.advice import Advice, decide_advice, driver_at_least, driver_floor
 from coli.backends.devices.detect import probe_devices
-from coli.backends.devices.facts import DeviceFacts, Driver, Fact, Gpu, Memory, MigSlice, memory_pools
+from coli.backends.devices.facts import DeviceFacts, Driver, Fact, Gpu, Holder, Link, Memory, MigSlice, memory_pools
 from coli.backends.devices.visible import (
     Selection,
     VisibleDevice,
@@ -19,6 +19,8 @@ __all__ = [
     "Driver",
     "Fact",
     "Gpu",
+    "Holder",
+    "Link",
     "Memory",
     "MigSlice",
     "Selection",

@@ -15,6 +15,8 @@ __all__ = [
     "DriverState",
     "Fact",
     "Gpu",
+    "Holder",
+    "Link",
     "Memory",
     "MemoryPool",
     "MigSlice",
@@ -113,6 +115,26 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Link:
+    """The PCIe link of a device: lanes and generation, now and at most. An idle one may run at a lower generation."""
+
+    width: Fact[int] = UNKNOWN
+    width_max: Fact[int] = UNKNOWN
+    generation: Fact[int] = UNKNOWN
+    generation_max: Fact[int] = UNKNOWN
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A program that holds memory of a device. ``kind``: ``C`` computes, ``G`` draws, ``C+G`` both."""
+
+    pid: int
+    name: Fact[str] = UNKNOWN
+    kind: Fact[str] = UNKNOWN
+    used_bytes: Fact[int] = UNKNOWN
+
+
+@dataclass(frozen=True)
 class MigSlice:
     """A part of a divided GPU. ``index`` counts within its GPU."""
 
@@ -143,6 +165,8 @@ class Gpu:
     addressing: Fact[str] = UNKNOWN
     integrated: Fact[bool] = UNKNOWN
     ordinal: Fact[int] = UNKNOWN
+    link: Link = Link()
+    holders: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from coli.backends.devices.facts import Fact, Gpu, Memory, MigSlice
+from coli.backends.devices.facts import Fact, Gpu, Link, Memory, MigSlice
 from coli.backends.targets import TEGRA, Capability
 
 __all__ = ["merge_gpus", "with_memory_kind", "with_tegra"]
@@ -54,18 +54,13 @@ def _fill(first: Any, second: Any) -> Any:
         one, two = getattr(first, field.name), getattr(second, field.name)
         if isinstance(one, Fact):
             changes[field.name] = one.otherwise(two)
-        elif isinstance(one, Memory):
-            changes[field.name] = _fill_memory(one, two)
+        elif isinstance(one, (Memory, Link)):
+            changes[field.name] = _fill(one, two)
+        elif field.name == "holders":
+            changes[field.name] = one or two
         elif field.name == "mig":
             changes[field.name] = _merge_slices(one, two)
     return replace(first, **changes)
-
-
-def _fill_memory(first: Memory, second: Memory) -> Memory:
-    filled: Memory = Memory(
-        *(getattr(first, field.name).otherwise(getattr(second, field.name)) for field in fields(first))
-    )
-    return filled
 
 
 def _merge_slices(first: Sequence[MigSlice], second: Sequence[MigSlice]) -> tuple[MigSlice, ...]:

@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coli.backends.devices.facts import MIB, UNKNOWN, DriverState, Fact, Gpu, Memory, MigSlice
+from coli.backends.devices.facts import MIB, UNKNOWN, DriverState, Fact, Gpu, Holder, Link, Memory, MigSlice
 from coli.backends.targets import parse_capability
 
 __all__ = [
@@ -47,6 +47,7 @@ QUERY_FIELDS = (
 )
 
 _MAX_GPUS = 256
+_MAX_HOLDERS = 1000
 _MAX_TEXT = 200
 _MAX_MIB = 1 << 30  # a petabyte: more is not a size
 _NOT_TOLD = frozenset({"", "n/a", "not supported", "not available", "unknown", "unknown error", "err!", "none", "na"})
@@ -242,6 +243,8 @@ def parse_xml(text: str) -> SmiReport:
                 driver_model=_text(element.findtext("driver_model/current_dm"), source),
                 display_active=_flag(element.findtext("display_active"), source),
                 addressing=_text(element.findtext("addressing_mode"), source),
+                link=_xml_link(element, source),
+                holders=tuple(_xml_holders(element, source)),
             )
         )
     return SmiReport(
@@ -257,6 +260,31 @@ def _xml_memory(element: ElementTree.Element, source: str) -> Memory:
         return _mib(element.findtext(f"fb_memory_usage/{name}"), source)
 
     return Memory(UNKNOWN, field("total"), field("free"), field("used"), field("reserved"))
+
+
+def _xml_link(element: ElementTree.Element, source: str) -> Link:
+    def number(name: str) -> Fact[int]:
+        text = (element.findtext(f"pci/pci_gpu_link_info/{name}") or "").strip()
+        found = re.fullmatch(r"(\d{1,2})x?", text, re.ASCII)
+        return Fact.of(int(found[1]), source) if found else Fact.unknown(source)
+
+    widths, generations = "link_widths", "pcie_gen"
+    return Link(
+        number(f"{widths}/current_link_width"),
+        number(f"{widths}/max_link_width"),
+        number(f"{generations}/current_link_gen"),
+        number(f"{generations}/max_link_gen"),
+    )
+
+
+def _xml_holders(element: ElementTree.Element, source: str) -> list[Holder]:
+    holders = []
+    for part in element.findall("processes/process_info")[:_MAX_HOLDERS]:
+        pid = (part.findtext("pid") or "").strip()
+        if re.fullmatch(r"\d{1,10}", pid, re.ASCII):
+            name, kind = _text(part.findtext("process_name"), source), _text(part.findtext("type"), source)
+            holders.append(Holder(int(pid), name, kind, _mib(part.findtext("used_memory"), source)))
+    return holders
 
 
 def _xml_slices(element: ElementTree.Element, source: str) -> list[MigSlice]:

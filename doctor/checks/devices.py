@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
-from coli.backends.devices import Selection, select_devices
+from coli.backends.devices import Gpu, Holder, Selection, select_devices
 from coli.backends.targets import MINIMUM
 from coli.doctor.checks.commands import PROFILE, as_root
 from coli.doctor.checks.finding import Check, Evidence, Finding, not_known, seen
@@ -13,6 +14,7 @@ from coli.units import render_size
 
 __all__ = ["CHECKS"]
 
+_MOST_NAMED = 3
 _BUSY_SHARE = 0.25  # a desktop takes 5 to 10 %
 
 
@@ -154,7 +156,11 @@ def _memory(facts: MachineFacts) -> Iterator[Finding]:
             source = memory.free_bytes.source if free is None else memory.total_bytes.source
             yield not_known("devices", f"the free memory of {device.name}", source)
             continue
-        evidence = (seen(f"{free} bytes free", memory.free_bytes), seen(f"{total} bytes", memory.total_bytes))
+        evidence = (
+            seen(f"{free} bytes free", memory.free_bytes),
+            seen(f"{total} bytes", memory.total_bytes),
+            *(seen(held, holder.used_bytes) for holder, held in _holders(device.gpu)),
+        )
         shown = f"{device.name}: {render_size(free)} of {render_size(total)} free"
         if memory.kind.value == "unified":
             yield Finding("devices.unified", "ok", f"{shown}, one memory with the system's", evidence)
@@ -162,7 +168,7 @@ def _memory(facts: MachineFacts) -> Iterator[Finding]:
             yield Finding(
                 "devices.busy",
                 "note",
-                f"{shown}: other programs hold {render_size(total - free - (reserved or 0))}",
+                f"{shown}: other programs hold {render_size(total - free - (reserved or 0))}{_named(device.gpu)}",
                 evidence,
                 fix="end them if the model should have that memory",
                 commands=("nvidia-smi",),
@@ -175,10 +181,62 @@ def _memory(facts: MachineFacts) -> Iterator[Finding]:
         yield Finding("devices.none", "skip", "no GPU that could be used")
 
 
+def _holders(gpu: Gpu) -> list[tuple[Holder, str]]:
+    """Return who holds memory of a card, the greatest first, with the words for it."""
+    known = [(holder, holder.used_bytes.value, holder.name.value) for holder in gpu.holders]
+    ordered = sorted(known, key=lambda one: -(one[1] or 0))
+    return [
+        (
+            holder,
+            f"{PurePosixPath(name.replace(chr(92), '/')).name if name else f'process {holder.pid}'} "
+            f"{render_size(nbytes) if nbytes is not None else '(how much is not told)'}",
+        )
+        for holder, nbytes, name in ordered
+    ]
+
+
+def _named(gpu: Gpu) -> str:
+    held = [words for _, words in _holders(gpu)]
+    more = f", {len(held) - _MOST_NAMED} more" if len(held) > _MOST_NAMED else ""
+    return f" ({', '.join(held[:_MOST_NAMED])}{more})" if held else ""
+
+
+def _link(facts: MachineFacts) -> Iterator[Finding]:
+    selection = _selection(facts)
+    if isinstance(selection, Finding):
+        yield selection
+        return
+    for device in selection.usable:
+        link = device.gpu.link
+        width, most = link.width.value, link.width_max.value
+        if width is None or most is None:
+            yield not_known("devices", f"the PCIe link of {device.name}", link.width.source)
+            continue
+        generation = f", generation {link.generation_max.value}" if link.generation_max.value else ""
+        shown = f"{device.name}: PCIe with {width} of {most} lanes{generation}"
+        evidence = (seen(f"{width} lanes", link.width), seen(f"at most {most}", link.width_max))
+        if 2 * width > most:
+            yield Finding("devices.link", "ok", shown, evidence)
+        else:
+            yield Finding(
+                "devices.narrow-link",
+                "note",
+                shown,
+                evidence,
+                fix="put the card into a slot with all lanes (the mainboard's manual names it); a riser, or an M.2 "
+                "drive that shares them, may be the reason. Some laptops widen the link under load",
+                commands=("nvidia-smi --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv",),
+                cost="copies to the card take longer",
+            )
+    if not selection.usable:
+        yield Finding("devices.none", "skip", "no GPU that could be used")
+
+
 _NEEDS, _READS = ("driver.state",), ("devices", "settings")
 
 CHECKS = (
     Check("devices.visible", _NEEDS, _READS, "which GPUs CUDA_VISIBLE_DEVICES leaves", _visible),
     Check("devices.capability", _NEEDS, _READS, "whether they are recent enough for the kernels", _capability),
-    Check("devices.memory", _NEEDS, _READS, "how much of their memory is free", _memory),
+    Check("devices.memory", _NEEDS, _READS, "how much of their memory is free, and who holds the rest", _memory),
+    Check("devices.link", _NEEDS, _READS, "how many PCIe lanes they have", _link),
 )

@@ -41,6 +41,10 @@ def to_record(facts: MachineFacts, raw: RawFacts, redactor: Redactor) -> dict[st
     """Return the document. Pure."""
     plain, inputs = to_plain(facts), to_plain(raw)
     redactor.learn([json.dumps(plain), *(tool.output for tool in raw.tools), *(file.text for file in raw.files)])
+    for gpu in (plain.get("devices") or {}).get("gpus", ()):
+        for holder in gpu["holders"]:
+            if holder["name"]["value"] is not None:
+                holder["name"]["value"] = redactor.process(holder["name"]["value"])
     document: dict[str, Any] = {"schema": SCHEMA, "facts": redactor.plain(plain), "raw": redactor.plain(inputs)}
     document["facts"]["here"] = False
     return document

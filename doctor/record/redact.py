@@ -98,6 +98,10 @@ class Redactor:
                     self._uuids.append(found.casefold())
                     self._placeholder("uuid", found.casefold())
 
+    def process(self, name: str) -> str:
+        """Return what stands for the name of a process, wherever a tool tells it."""
+        return self._placeholder("process", name.strip())
+
     def text(self, text: str) -> str:
         """Return ``text`` with placeholders."""
         for literal in sorted(self._literals, key=len, reverse=True):

@@ -124,6 +124,30 @@ def test_generations_of_xml(gen: int, versions: str, reserved: str) -> None:
     assert report.problems == ("a warning first",)
 
 
+LINK_AND_PROCESSES = """<nvidia_smi_log><gpu id="00000000:01:00.0"><product_name>NVIDIA X</product_name>
+<pci><pci_gpu_link_info>
+<pcie_gen><max_link_gen>4</max_link_gen><current_link_gen>1</current_link_gen></pcie_gen>
+<link_widths><max_link_width>16x</max_link_width><current_link_width>4x</current_link_width></link_widths>
+</pci_gpu_link_info></pci>
+<processes>
+<process_info><pid>1612</pid><type>G</type><process_name>/usr/lib/xorg/Xorg</process_name>
+<used_memory>356 MiB</used_memory></process_info>
+<process_info><pid>x</pid><process_name>no number</process_name></process_info>
+<process_info><pid>9</pid><type>C</type><process_name>[Not Found]</process_name>
+<used_memory>N/A</used_memory></process_info>
+</processes></gpu></nvidia_smi_log>"""
+
+
+def test_link_and_who_holds_memory() -> None:
+    (gpu,) = parse_xml(LINK_AND_PROCESSES).gpus
+    link = gpu.link
+    assert (link.width.value, link.width_max.value, link.generation.value, link.generation_max.value) == (4, 16, 1, 4)
+    shown = [(one.pid, one.name.value, one.kind.value, one.used_bytes.value) for one in gpu.holders]
+    assert shown == [(1612, "/usr/lib/xorg/Xorg", "G", 356 * MIB), (9, None, "C", None)]
+    (bare,) = parse_xml(XML.format(gen=12, versions="", reserved="")).gpus
+    assert (bare.link.width.known, bare.holders) == (False, ())
+
+
 def test_xml_that_attacks_or_breaks_off() -> None:
     bomb = '<!DOCTYPE nvidia_smi_log [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]>'
     bomb += "<nvidia_smi_log><driver_version>&b;</driver_version></nvidia_smi_log>"

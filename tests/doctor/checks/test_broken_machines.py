@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coli.backends.devices import Fact
+from coli.backends.devices import Fact, Holder, Link
 from coli.backends.trace import GATES, Candidate, CandidateTrace, CublasLt, Looked, Trace, not_run, ok, refused
 from coli.doctor.checks.graph import choose_checks, run_checks
 from coli.doctor.checks.table import CHECKS
@@ -69,6 +69,7 @@ def test_a_card_without_a_driver(tmp_path: Path) -> None:
         "devices.visible",
         "devices.capability",
         "devices.memory",
+        "devices.link",
         "toolkit.fitting",
         "backends.gpu",
     }
@@ -415,3 +416,28 @@ def test_a_gpu_without_a_cuda_library_is_told_to_build_one(tmp_path: Path) -> No
     trace = Trace("x86_64, portable", None, (), (cpu,), 0, "best level of this CPU", (0,))
     report = examined(replace(facts, here=True, backends=trace), "backends")
     assert told(report) == [("warn", "backend.no-cuda", ("coli build",))]
+
+
+def test_who_holds_a_card_and_how_few_lanes_it_has(tmp_path: Path) -> None:
+    facts = Machine(tmp_path).smi(SMI | {"gpus": [SMI["gpus"][0] | {"used": 6300, "free": 3700}]}).facts()
+    assert facts.devices is not None
+    holders = tuple(
+        Holder(pid, Fact.of(name, "test"), Fact.of("G", "test"), Fact.of(mib << 20, "test"))
+        for pid, name, mib in [
+            (7, "/usr/bin/firefox", 300),
+            (8, "C:\\games\\game.exe", 5600),
+            (9, "/usr/lib/Xorg", 350),
+        ]
+    )
+    link = Link(Fact.of(4, "test"), Fact.of(16, "test"), Fact.of(1, "test"), Fact.of(4, "test"))
+    gpu = replace(facts.devices.gpus[0], holders=holders, link=link)
+    report = examined(replace(facts, devices=replace(facts.devices, gpus=(gpu,))))
+    found = {finding.code: finding.summary for row in report.rows for finding in row.findings}
+    assert found["devices.busy"] == (
+        "NVIDIA GeForce RTX 3080: 3.6GiB of 10GiB free: other programs hold 6.2GiB "
+        "(game.exe 5.5GiB, Xorg 350MiB, firefox 300MiB)"
+    )
+    assert found["devices.narrow-link"] == "NVIDIA GeForce RTX 3080: PCIe with 4 of 16 lanes, generation 4"
+    wide = replace(gpu, link=replace(link, width=Fact.of(16, "test")))
+    report = examined(replace(facts, devices=replace(facts.devices, gpus=(wide,))))
+    assert "devices.link" in {finding.code for row in report.rows for finding in row.findings}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coli.backends.devices import Fact, Holder
 from coli.cli import main
 from coli.doctor.checks.graph import choose_checks, run_checks
 from coli.doctor.checks.table import CHECKS
@@ -212,3 +214,14 @@ def test_every_key_can_be_set(tmp_path: Path, oracle_path: Path) -> None:
     facts = Machine(tmp_path).smi(SMI).facts(Path("/models/x"))
     for key, value in values.items():
         assert change_facts(facts, [f"{key.replace('N', '0')}={value}"]) != facts, key
+
+
+def test_names_of_programs_are_not_in_a_record(tmp_path: Path) -> None:
+    facts = Machine(tmp_path / "root").smi(SMI).facts()
+    assert facts.devices is not None
+    gpu = replace(facts.devices.gpus[0], holders=(Holder(1, Fact.of("/opt/secret-project/train", "test")),))
+    facts = replace(facts, devices=replace(facts.devices, gpus=(gpu,)))
+    write_machine(tmp_path / "machine.json", facts, RawFacts(), {})
+    assert "secret-project" not in (tmp_path / "machine.json").read_text("utf-8")
+    again = read_machine(tmp_path / "machine.json")
+    assert again.devices is not None and again.devices.gpus[0].holders[0].name.value == "<process-1>"
