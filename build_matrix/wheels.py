@@ -231,7 +231,7 @@ def _bundle(row: Mapping[str, Any]) -> Bundle:
         prefix=row["prefix"],
         must_have=tuple(row["must_have"]),
         licence=row["licence"],
-        megabytes=row["megabytes"],
+        megabytes=row.get("megabytes", 0),
         wheels=wheels,
     )
 
