@@ -32,7 +32,7 @@ def driver_at_least(version: str, floor: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", version)[:2])
 
 
 @dataclass(frozen=True)

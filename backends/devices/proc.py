@@ -58,7 +58,8 @@ def probe_module_version(root: Path) -> Fact[str]:
     text = _read(root / "proc/driver/nvidia/version")
     if text is None:
         return Fact.unknown(f"{source} is not there")
-    found = re.search(r"^NVRM version:.*?Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text, re.MULTILINE)
+    release = r"(\d{1,4}(?:\.\d{1,4}){1,3})(?![\d.])"
+    found = re.search(rf"^NVRM version:.*?Kernel Module(?: for \S+)?\s+{release}", text, re.MULTILINE)
     return Fact.of(found[1], source) if found else Fact.unknown(f"{source} names no release")
 
 

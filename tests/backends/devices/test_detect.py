@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fake_machine import make_machine, uuid
 
-from coli.backends.devices import Fact, Gpu, decide_advice, memory_pools, probe_devices
+from coli.backends.devices import Fact, Gpu, decide_advice, driver_at_least, memory_pools, probe_devices
 from coli.backends.devices.libraries import parse_cuda, parse_nvml
 from coli.backends.devices.merge import with_memory_kind
 from coli.backends.targets import Capability
@@ -185,6 +185,10 @@ def test_module_of_the_kernel(tmp_path: Path) -> None:
         (folder / "version").write_text(line + "\n", encoding="utf-8")
         facts = probe_devices({}, (), tmp_path)
         assert (facts.driver.module_version.value, facts.driver.state) == (version, "library-missing")
+    # No release has this many digits; Python would not read it as a number.
+    (folder / "version").write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {'5' * 5000}.1\n", "utf-8")
+    assert not probe_devices({}, (), tmp_path).driver.module_version.known
+    assert driver_at_least("9" * 5000, "580.65")
 
 
 @pytest.mark.parametrize("junk", [None, "x", [], {}, -1, 1 << 70, True, "\x00\x1b"])
