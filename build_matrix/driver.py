@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from coli.atomic_file import write_atomically
 from coli.backends.manifest import file_sha256
 from coli.build_matrix.classify import Cause, classify
 from coli.build_matrix.lock import locked
@@ -275,9 +276,7 @@ def _install(plan: Plan, library: Path, target: Path, sources: str, finish: Call
 
 
 def _write(path: Path, document: Mapping[str, object]) -> None:
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(json.dumps(document), encoding="utf-8")
-    fresh.replace(path)
+    write_atomically(path, json.dumps(document))
 
 
 def _failed(plan: Plan, step: str, log: Path, start: float) -> Failed:
